@@ -53,7 +53,10 @@ func (h *hostCarrier) View(i int, key uint32, addr uint64, n int) ([]byte, error
 	switch {
 	case err == nil:
 		return b, nil
-	case errors.Is(err, verbs.ErrState) && p.link.qp.State() == verbs.QPRTS:
+	case !errors.Is(err, verbs.ErrState):
+	case p.state.Load() >= peerFailed:
+		return nil, &Error{Op: anyCollective, Rank: p.rank, Stream: -1, Err: *p.err.Load()}
+	default: // or the queue pair has ended: the control connection is about to say why
 		h.Mute()
 		runtime.Gosched() // what brings it may need this CPU
 		return nil, shared.ErrLater

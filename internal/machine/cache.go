@@ -27,7 +27,8 @@ func ringFor(cache int) int {
 	return min(max(1<<bits.Len(uint(cache-1)), RingLeast), RingMost)
 }
 
-// cacheIn reads the size in bytes of the second-level cache among those of a CPU, 0 if it is not there (Linux, Documentation/ABI/testing/sysfs-devices-system-cpu).
+// cacheIn reads the size in bytes of the second-level cache among those of a CPU, 0 if it is not there
+// (Linux, Documentation/ABI/testing/sysfs-devices-system-cpu).
 func cacheIn(dir string) int {
 	levels, _ := filepath.Glob(filepath.Join(dir, "index*", "level"))
 	for _, level := range levels {
