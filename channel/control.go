@@ -43,7 +43,7 @@ func (p *peer) dial(ctx context.Context, cancel context.CancelFunc) {
 		cancel()
 	})
 	defer answered()
-	pause := redialMin
+	pauses := wait.Redial()
 	for refused := 0; ; {
 		conn, err := p.node.dialRank(ctx, p)
 		used := err == nil && p.take(conn)
@@ -61,8 +61,7 @@ func (p *peer) dial(ctx context.Context, cancel context.CancelFunc) {
 		case errors.Is(err, proof.ErrRefused) || errors.Is(err, errNotTaken) || reach.HungUp(err):
 			if refused++; refused < refusals {
 				select {
-				case <-time.After(pause):
-					pause *= 2
+				case <-pauses.After():
 					continue
 				case <-ctx.Done():
 					if p.awaitTaken(ctx) {
@@ -102,16 +101,16 @@ func (p *peer) giveUp(now bool) bool {
 // awaitTaken says whether a connection is used. While the peer offers one of which that is not
 // decided yet, it waits.
 func (p *peer) awaitTaken(ctx context.Context) bool {
-	for pause := redialMin; ; pause = min(2*pause, redialMax) {
+	for pauses := wait.Redial(); ; {
 		p.mu.Lock()
-		used, wait := p.conn != nil, p.offers > 0
+		used, offered := p.conn != nil, p.offers > 0
 		p.mu.Unlock()
-		if used || !wait {
+		if used || !offered {
 			return used
 		}
 		select {
 		case <-p.met:
-		case <-time.After(pause):
+		case <-pauses.After():
 		case <-ctx.Done():
 			return false
 		}
@@ -168,7 +167,7 @@ func (e *unmetError) Unwrap() error { return e.error }
 func (p *peer) became(stop <-chan struct{}) error {
 	soon, cancel := wait.Patience(p.node.open, goodbyeTime)
 	defer cancel()
-	for pause := redialMin; ; pause = min(2*pause, redialMax) {
+	for pauses := wait.Redial(); ; {
 		if gone := p.node.gone(soon, p.rank); gone != nil && !errors.Is(gone, ErrUnreachable) {
 			return unmet(gone)
 		}
@@ -178,7 +177,7 @@ func (p *peer) became(stop <-chan struct{}) error {
 		default:
 		}
 		select {
-		case <-time.After(pause):
+		case <-pauses.After():
 			continue
 		case <-p.node.job.Done():
 		case <-soon.Done():
@@ -188,13 +187,9 @@ func (p *peer) became(stop <-chan struct{}) error {
 	}
 }
 
-// How soon a refused rank retries, and how often: a connection is also refused if too many others wait
-// to be authenticated.
-const (
-	redialMin = 10 * time.Millisecond
-	redialMax = time.Second
-	refusals  = 3
-)
+// How often a rank is refused before it gives up: a connection is also refused if too many others wait to
+// be authenticated.
+const refusals = 3
 
 // offer counts a connection that the peer is about to prove, or refuses it. The caller ends that
 // with endOffer, when the connection has been taken or has ended.

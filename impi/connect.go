@@ -235,7 +235,7 @@ func (d *connecting) dial(ctx context.Context, host int) error {
 		// A foreign host may recognize us by our address, as LAM/MPI does.
 		dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(d.config.Addr, 0))
 	}
-	pause := redialMin
+	pauses := wait.Redial()
 	for refused := 0; ; refused++ {
 		nc, err := reach.Dial(ctx, h.texts(), reach.Options{
 			Dialer: dialer, Patient: !h.foreign && d.near(host),
@@ -252,20 +252,16 @@ func (d *connecting) dial(ctx context.Context, host int) error {
 			return d.unreachable(host, err)
 		}
 		select {
-		case <-time.After(pause):
-			pause *= 2
+		case <-pauses.After():
 		case <-ctx.Done():
 			return d.unreachable(host, err)
 		}
 	}
 }
 
-// How soon a refused connection is retried, at first, and how often: one is also refused if too many
-// others have not identified themselves.
-const (
-	redialMin = 10 * time.Millisecond
-	refusals  = 3
-)
+// How often a refused connection is retried: one is also refused if too many others have not identified
+// themselves.
+const refusals = 3
 
 func (d *connecting) introduce(conn net.Conn, host int) error {
 	if _, err := conn.Write(binary.BigEndian.AppendUint32(nil, uint32(d.me))); err != nil {

@@ -10,15 +10,23 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestPauses: pauses double up to the longest; the end of the context cuts one short.
+// TestPauses: pauses double from the shortest to the longest; the end of the context cuts one short.
 func TestPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for set, most := range map[time.Duration]time.Duration{0: 5000 * us, 100 * us: 100 * us} {
-			p := Pauses{Most: set}
+		for _, c := range []struct {
+			p           Pauses
+			least, most time.Duration
+		}{
+			{Pauses{}, 20 * us, 5000 * us},
+			{Pauses{Most: 100 * us}, 20 * us, 100 * us},
+			{Pauses{Least: 3 * us}, 3 * us, 5000 * us},
+			{Redial(), 10 * time.Millisecond, time.Second},
+		} {
+			p, least, most := c.p, c.least, c.most
 			var total, next time.Duration
 			began := time.Now()
 			for range 12 {
-				next = min(max(2*next, 20*us), most)
+				next = min(max(2*next, least), most)
 				total += next
 				require.NoError(t, p.Next(t.Context()))
 				require.Equal(t, total, time.Since(began))

@@ -303,22 +303,15 @@ func (c *Context) hazard(h uint64) bool {
 // await waits until no peer is inside, and returns false after the peer timeout. A running
 // peer leaves within one burst.
 func (c *Context) await(inside func() bool) bool {
-	var patience context.Context
-	for spin := 0; inside(); spin++ {
-		switch {
-		case spin < 100:
-			wait.Yield()
-		case patience == nil:
-			ctx, cancel := wait.Patience(context.Background(), c.cfg.PeerTimeout)
-			defer cancel()
-			patience = ctx
-		case patience.Err() != nil:
-			return false
-		default:
-			time.Sleep(100 * time.Microsecond)
+	for range 100 {
+		if !inside() {
+			return true
 		}
+		wait.Yield()
 	}
-	return true
+	patience, cancel := wait.Patience(context.Background(), c.cfg.PeerTimeout)
+	defer cancel()
+	return wait.Until(patience, func() bool { return !inside() })
 }
 
 // CreateSRQ creates a shared receive queue.

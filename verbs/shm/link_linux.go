@@ -78,13 +78,8 @@ type outgoing struct {
 // maxOpens limits the state that a peer can create here.
 const maxOpens = maxQP
 
-// How many connections may wait for a hello (a peer that has to make way connects again), and how often
-// to retry dialing while QPs need the link.
-const (
-	maxStrangers = 256
-	redialMin    = time.Millisecond
-	redialMax    = 100 * time.Millisecond
-)
+// maxStrangers is how many connections may wait for a hello: a peer that has to make way connects again.
+const maxStrangers = 256
 
 // link returns the link to gid, on behalf of q unless that is nil, and starts to connect a
 // new one.
@@ -222,7 +217,7 @@ func (c *Context) shareArenas(l *link) {
 // dial connects to the peer, retrying while QPs use the link: the peer's process may start
 // late, and each QP gives up by its own retry counters. Without a descriptor the link ends at once.
 func (l *link) dial() {
-	pause := redialMin
+	pauses := wait.Pauses{Least: time.Millisecond, Most: 100 * time.Millisecond}
 	for {
 		conn, err := net.DialUnix("unixpacket", nil, socketAddr(l.gid))
 		final := errors.Is(err, limits.ErrFiles)
@@ -247,9 +242,8 @@ func (l *link) dial() {
 		select {
 		case <-l.ctx.closing:
 			return
-		case <-time.After(pause):
+		case <-pauses.After():
 		}
-		pause = min(2*pause, redialMax)
 		l.mu.Lock()
 		idle := len(l.qps) == 0
 		l.mu.Unlock()
@@ -579,12 +573,12 @@ func (l *link) writeOne(o outgoing, buf []byte) error {
 		}()
 		oob = unix.UnixRights(o.arena.fd)
 	}
-	for {
+	for pauses := (wait.Pauses{}); ; <-pauses.After() {
 		_, _, err := l.conn.WriteMsgUnix(o.msg.append(buf), oob, nil)
 		if !errors.Is(err, syscall.ETOOMANYREFS) {
 			return err
 		}
-		time.Sleep(time.Millisecond) // too many descriptors are in flight (unix(7)): the peer will receive them
+		// Too many descriptors are in flight (unix(7)): the peer will receive them.
 	}
 }
 

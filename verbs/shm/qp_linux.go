@@ -1,12 +1,12 @@
 package shm
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -568,16 +568,13 @@ func (q *QP) Map(rkey uint32, addr uint64, length int) ([]byte, error) {
 
 // awaitJoin waits until a QP in RTS is connected, at most for the peer timeout.
 func (q *QP) awaitJoin() {
-	limit := q.ctx.now() + int64(q.ctx.cfg.PeerTimeout)
-	for {
+	patience, cancel := wait.Patience(context.Background(), q.ctx.cfg.PeerTimeout)
+	defer cancel()
+	wait.Until(patience, func() bool {
 		q.Lock.Lock()
-		waiting := q.State() == verbs.QPRTS && !q.joined && q.out.inbox != noInbox
-		q.Unlock()
-		if !waiting || q.ctx.now() > limit {
-			return
-		}
-		time.Sleep(100 * time.Microsecond)
-	}
+		defer q.Unlock()
+		return q.State() != verbs.QPRTS || q.joined || q.out.inbox == noInbox
+	})
 }
 
 // expire acts on deadlines that have passed; the engine calls it.
