@@ -511,8 +511,9 @@ func pingpong[M mover](m M, first bool, n int, samples []int64) {
 	}
 }
 
-// exchanges is how many iterations are timed on shared CPUs, if there is time.
-const exchanges = 100_000
+// exchanges is how many iterations are timed on shared CPUs, if there is time: the neighbours' shares
+// are those of many turns of the scheduler, each of some milliseconds.
+const exchanges = 4_000_000
 
 // Figures of any pattern whose ranks share CPUs: the time of an iteration, and the share of its
 // core that a computing process beside a rank gets.
@@ -526,14 +527,14 @@ const (
 // the CPU time that computing processes beside the ranks get meanwhile. Rank 0 decides between
 // chunks, outside the measured time.
 func (m *measurement) takeShared(ctx context.Context, job exchanger, s series) {
-	const first, short = 16, 50 * time.Millisecond // of chunks, which grow until they take so long
+	const first, most, short = 16, 1 << 17, 50 * time.Millisecond // of chunks, which grow until they take so long
 	name, beside, err := loadAround()
 	if err == nil && name != m.o.load {
 		err = usagef("--load %s: this job was started by a launcher; start it with bench load instead", m.o.load)
 	}
 	barrier(ctx, job, err)
 	s.prepare()
-	samples, times, per := make([]int64, chunk), newDistribution(), 1
+	samples, times, per := make([]int64, most), newDistribution(), 1
 	if m.unit == unitLatency {
 		per = m.perIteration()
 	}
@@ -548,7 +549,7 @@ func (m *measurement) takeShared(ctx context.Context, job exchanger, s series) {
 		took = agree(ctx, job, took)
 		done, spent, burned = done+n, spent+took, burned+used
 		if took < short {
-			n = min(2*n, chunk)
+			n = min(2*n, most)
 		}
 	}
 	m.figure(figureMean, times.sum/float64(times.n))

@@ -90,7 +90,7 @@ func (o *options) flags() *pflag.FlagSet {
 	f.StringVar(&o.kinds, "kinds", "", "operations to measure: a list")
 	f.StringVar(&o.count, "count", "", "numbers of objects to measure with: "+listForm)
 	f.StringVar(&o.loss, "loss", "", "percentages of lost packets: a list")
-	f.StringVar(&o.load, "load", "", "what shares the CPUs: "+loadBusy+" (a computing process on each core) or "+loadQuota+" (half a CPU a rank, by cgroup); then each iteration is timed, at most 100,000")
+	f.StringVar(&o.load, "load", "", "what shares the CPUs: "+loadBusy+" (a computing process on each core) or "+loadQuota+" (half a CPU a rank, by cgroup); then each iteration is timed, at most 4,000,000")
 	f.BoolVar(&o.each, "each", false, "time each iteration, with the clock in the loop")
 
 	f.DurationVar(&o.time, "time", 0, "measured time of each size and round")

@@ -87,6 +87,9 @@ const (
 	spinFirst = int64(200 * time.Microsecond)
 	spinLeast = int64(10 * time.Microsecond)
 	spinMost  = int64(time.Millisecond)
+	// Under a quota spinning uses up what the ranks could compute in. But where the wake-up of a peer
+	// takes longer than the peer spins, the two put each other to sleep for ever.
+	spinLimited = int64(100 * time.Microsecond)
 	// Where sleeping was wrong, waits spin for twice as long; where it was right, for a part less: a
 	// sleep that was wrong costs a message its latency, and spinning that was wrong some CPU time.
 	spinFade = 8
@@ -299,7 +302,7 @@ func (w *Waiter) begin(now int64) {
 	case p.Sharing() == Apart:
 		w.spin = p.spin.Load()
 	case p.Sharing() == Limited:
-		w.spin = spinLeast
+		w.spin = min(p.spin.Load(), spinLimited)
 	default:
 		w.spin = p.hope()
 	}
@@ -475,7 +478,7 @@ func (w *Waiter) nap(now int64) {
 // learn learns from a wait that has slept and of which a part is over: whether it had better spun.
 func (w *Waiter) learn(now int64) {
 	p := w.p
-	if p.Sharing() != Apart {
+	if p.Sharing() == Crowded {
 		return
 	}
 	known := p.spin.Load()

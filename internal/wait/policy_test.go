@@ -101,7 +101,7 @@ func TestPolicy(t *testing.T) {
 	}{
 		{"a short wait only looks", Setting{}, Apart, 5 * us, 0, 0, 0},
 		{"one that is longer than spinning pays sleeps", Setting{}, Apart, 10_000 * us, 200 * us, 0, 1},
-		{"with little CPU time soon", Setting{}, Limited, 10_000 * us, 10 * us, 0, 1},
+		{"with little CPU time sooner", Setting{}, Limited, 10_000 * us, 100 * us, 0, 1},
 		{"in a crowd it yields", Setting{}, Crowded, 500 * us, us, 500, 0},
 		{"but not for ever", Setting{}, Crowded, 10_000 * us, us, 1000, 1},
 		{"spin", Setting{Mode: Spinning}, Crowded, 10_000 * us, 0, 0, 0},
