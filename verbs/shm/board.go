@@ -41,22 +41,23 @@ func (b board) next(i, end uint32) uint32 {
 	}
 	v := atomic.LoadUint64(&b[i/64]) >> (i % 64) << (i % 64)
 	for i &^= 63; v == 0; v = atomic.LoadUint64(&b[i/64]) {
-		i += 64
-		for i%unitPlaces == 0 && i < end && b.blank(i/64) {
-			i += unitPlaces
-		}
-		if i >= end {
+		if i += 64; i >= end {
 			return end
 		}
 	}
 	return min(i+uint32(bits.TrailingZeros64(v)), end)
 }
 
-// blank reports whether no bit of a cache line is set, that of word w, the first of the line.
-func (b board) blank(w uint32) bool {
-	l := (*[boardUnit]uint64)(b[w:])
-	return atomic.LoadUint64(&l[0])|atomic.LoadUint64(&l[1])|atomic.LoadUint64(&l[2])|atomic.LoadUint64(&l[3])|
-		atomic.LoadUint64(&l[4])|atomic.LoadUint64(&l[5])|atomic.LoadUint64(&l[6])|atomic.LoadUint64(&l[7]) == 0
+// empty reports whether no bit is set. The board is of whole units.
+func (b board) empty() bool {
+	for ; len(b) > 0; b = b[boardUnit:] {
+		l := (*[boardUnit]uint64)(b)
+		if atomic.LoadUint64(&l[0])|atomic.LoadUint64(&l[1])|atomic.LoadUint64(&l[2])|atomic.LoadUint64(&l[3])|
+			atomic.LoadUint64(&l[4])|atomic.LoadUint64(&l[5])|atomic.LoadUint64(&l[6])|atomic.LoadUint64(&l[7]) != 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // A context has boardWords words for boards. A CQ gets them in units of a cache line, twice

@@ -73,6 +73,9 @@ func TestBoardNext(t *testing.T) {
 			b.set(i)
 			set[i] = true
 		}
+		if words%boardUnit == 0 {
+			require.Equal(t, len(set) == 0, b.empty())
+		}
 		n := words * 64
 		for _, span := range [][2]uint32{{0, n}, {1, n}, {63, n - 1}, {n / 2, n/2 + 1}, {n / 2, n / 2}, {n, n}, {0, n - 63}} {
 			var want, got []uint32
@@ -90,6 +93,12 @@ func TestBoardNext(t *testing.T) {
 			b.clear(i)
 		}
 		require.Equal(t, n, b.next(0, n))
+		for i := uint32(0); words%boardUnit == 0 && i < n; i += 7 {
+			require.True(t, b.empty())
+			b.set(i)
+			require.False(t, b.empty())
+			b.clear(i)
+		}
 		require.Equal(t, make(board, words), b)
 	}
 }

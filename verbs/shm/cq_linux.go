@@ -128,6 +128,9 @@ func (q *CQ) pollNoted(s *soft.Sink) {
 	if q.looks++; q.looks&(lookAnyway-1) == 0 {
 		q.board.set(uint32(q.looks / lookAnyway % uint64(n)))
 	}
+	if q.board.empty() {
+		return
+	}
 	first := q.first
 	q.pollBetween(first, n, s)
 	q.pollBetween(0, first, s)
