@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/sluice-hpc/sluice/exact"
+	"github.com/sluice-hpc/sluice/exact/internal/rounding"
 )
 
 // distributions are terms as programs have them, by the width of their exponents.
@@ -40,73 +41,69 @@ func draw(r *rand.Rand, n int, draw func(r *rand.Rand) float64) []float64 {
 
 var sink float64
 
+var benchLengths = []int{16, 64, 256, 4096, 1 << 20}
+
 func BenchmarkAddSlice(b *testing.B) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for _, d := range distributions {
-		for _, n := range []int{16, 64, 256, 4096, 1 << 20} {
+		for _, n := range benchLengths {
 			x := draw(r, n, d.draw)
-			b.Run(fmt.Sprintf("%s/%d", d.name, n), func(b *testing.B) {
-				b.SetBytes(int64(8 * n))
-				b.ReportAllocs()
-				var a exact.Accumulator
-				for b.Loop() {
-					a.AddSlice(x)
-				}
-				sink = a.Round()
-			})
+			for _, k := range exact.Kernels() {
+				b.Run(fmt.Sprintf("%s/%d/%v", d.name, n, k), func(b *testing.B) {
+					b.SetBytes(int64(8 * n))
+					b.ReportAllocs()
+					var a exact.Accumulator
+					for b.Loop() {
+						k.AddSlice(&a, x)
+					}
+					sink = a.Round()
+				})
+			}
 		}
 	}
-}
-
-// BenchmarkPlainSum is the sum that AddSlice is an exact one of: one addition after
-// the other, as Go orders them.
-func BenchmarkPlainSum(b *testing.B) {
-	x := draw(rand.New(rand.NewPCG(1, 2)), 1<<20, (*rand.Rand).Float64)
-	b.SetBytes(int64(8 * len(x)))
-	for b.Loop() {
-		sink = plainSum(x)
-	}
-}
-
-func plainSum(x []float64) (s float64) {
-	for _, v := range x {
-		s += v
-	}
-	return s
 }
 
 func BenchmarkAddProducts(b *testing.B) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for _, d := range distributions {
-		for _, n := range []int{16, 64, 256, 4096, 1 << 20} {
+		for _, n := range benchLengths {
 			x, y := draw(r, n, d.draw), draw(r, n, d.draw)
-			b.Run(fmt.Sprintf("%s/%d", d.name, n), func(b *testing.B) {
-				b.SetBytes(int64(16 * n))
-				b.ReportAllocs()
-				var a exact.Accumulator
-				for b.Loop() {
-					a.AddProducts(x, y)
-				}
-				sink = a.Round()
-			})
+			for _, k := range exact.Kernels() {
+				b.Run(fmt.Sprintf("%s/%d/%v", d.name, n, k), func(b *testing.B) {
+					b.SetBytes(int64(16 * n))
+					b.ReportAllocs()
+					var a exact.Accumulator
+					for b.Loop() {
+						k.AddProducts(&a, x, y)
+					}
+					sink = a.Round()
+				})
+			}
 		}
 	}
 }
 
-func BenchmarkPlainDot(b *testing.B) {
+// BenchmarkRounding has the sums that AddSlice and AddProducts are exact ones of: "go" in
+// the order of the terms, the others with eight registers of sums.
+func BenchmarkRounding(b *testing.B) {
 	r := rand.New(rand.NewPCG(1, 2))
-	x, y := draw(r, 1<<20, (*rand.Rand).Float64), draw(r, 1<<20, (*rand.Rand).Float64)
-	b.SetBytes(int64(16 * len(x)))
-	for b.Loop() {
-		sink = plainDot(x, y)
+	for _, n := range benchLengths[1:] {
+		x, y := draw(r, n, (*rand.Rand).Float64), draw(r, n, (*rand.Rand).Float64)
+		for _, l := range rounding.Loops() {
+			b.Run(fmt.Sprintf("sum/%d/%s", n, l.Name), func(b *testing.B) {
+				b.SetBytes(int64(8 * n))
+				for b.Loop() {
+					sink = l.Sum(x)
+				}
+			})
+			b.Run(fmt.Sprintf("dot/%d/%s", n, l.Name), func(b *testing.B) {
+				b.SetBytes(int64(16 * n))
+				for b.Loop() {
+					sink = l.Dot(x, y)
+				}
+			})
+		}
 	}
-}
-
-func plainDot(x, y []float64) (s float64) {
-	for i, v := range x {
-		s += v * y[i]
-	}
-	return s
 }
 
 func BenchmarkAdd(b *testing.B) {

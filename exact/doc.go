@@ -27,8 +27,19 @@
 // small and large superaccumulators, 2015, arXiv:1505.05571). Unlike Neal's, the accumulator also
 // covers products, from 2^-2148 to 2^2048, whose table has sums of 128 bits.
 //
-// All arithmetic is on integers. No floating-point operation is executed that a compiler might fuse
-// or a rounding mode might change, so every architecture computes the same bits.
+// On amd64 with AVX2 and FMA, slices go through kernels in assembly first, which sum as
+// floating-point numbers what can be summed so without any rounding. A sum cuts each term into
+// two halves of its mantissa, and adds up either half with room for the carries. An inner product
+// takes each product as its rounded value and the error of that, which FMA gives (T. Ogita, S. M. Rump
+// and S. Oishi, Accurate sum and dot product, SIAM J. Sci. Comput. 26(6), 2005), and has running sums
+// at fixed places for both (S. M. Rump, T. Ogita and S. Oishi, Accurate floating-point summation
+// part I, SIAM J. Sci. Comput. 31(1), 2008). The exception flags of the CPU say after each block of
+// terms whether anything was rounded, underflowed, or was not a number; if so, the block is
+// summed by integers. The kernels have a floating-point environment of their own, and leave the
+// caller's as it is.
+//
+// All else is arithmetic on integers: no floating-point operation is executed that a compiler might
+// fuse or a rounding mode might change. Every architecture, and every kernel, computes the same bits.
 //
 // # Cost
 //

@@ -58,6 +58,7 @@ func FuzzSum(f *testing.F) {
 		whole.AddProducts(y, x[:half])
 		whole.AddSlice(x)
 		require.Equal(t, encoded(t, &one), encoded(t, &whole))
+		requireKernels(t, x[:half], y)
 	})
 }
 

@@ -66,6 +66,8 @@ const (
 type productTable struct {
 	sum  [productBins]struct{ hi, lo uint64 }
 	used [productBins / productBinGroup]bool
+
+	products int // since it was empty
 }
 
 var productPool = sync.Pool{New: func() any { return new(productTable) }}
@@ -73,27 +75,58 @@ var productPool = sync.Pool{New: func() any { return new(productTable) }}
 // AddProducts adds the products of the elements of x and y with equal index, exactly: their inner
 // product. It panics if the lengths differ. For long vectors it uses a table of 128 KiB, taken from
 // a pool and returned at the end.
-func (a *Accumulator) AddProducts(x, y []float64) {
+func (a *Accumulator) AddProducts(x, y []float64) { a.addProducts(native, x, y) }
+
+func (a *Accumulator) addProducts(k kernels, x, y []float64) {
 	if len(x) != len(y) {
 		panic("exact: AddProducts of slices that differ in length")
 	}
-	if len(x) < productBinsFrom {
-		for i, v := range x {
-			a.addProduct(math.Float64bits(v), math.Float64bits(y[i]))
-		}
+	if k != plain && len(x) >= dotFrom {
+		a.noteProducts(x, y)
+		a.dotKernel(k, x, y)
 		return
 	}
-	t := productPool.Get().(*productTable)
+	var t *productTable
+	a.addIntegerProducts(&t, x, y)
+	t.release(a)
+}
+
+// addIntegerProducts adds the products of x and y one by one, or by the table *t, which it takes
+// from the pool.
+func (a *Accumulator) addIntegerProducts(t **productTable, x, y []float64) {
+	if *t == nil {
+		if len(x) < productBinsFrom {
+			for i, v := range x {
+				a.addProduct(math.Float64bits(v), math.Float64bits(y[i]))
+			}
+			return
+		}
+		*t = productPool.Get().(*productTable)
+	}
 	for len(x) > 0 {
-		n := min(len(x), productBinTerms)
-		t.add(a, x[:n], y[:n])
-		t.flush(a)
+		if (*t).products == productBinTerms {
+			(*t).flush(a)
+		}
+		n := min(len(x), productBinTerms-(*t).products)
+		(*t).add(a, x[:n], y[:n])
 		x, y = x[n:], y[n:]
 	}
-	productPool.Put(t)
+}
+
+// noteProducts sets the flags that distinguish a sum of products that are all -0 from others.
+func (a *Accumulator) noteProducts(x, y []float64) {
+	for i, v := range x {
+		bx, by := math.Float64bits(v), math.Float64bits(y[i])
+		if (bx^by)&signBit == 0 || bx&^signBit != 0 && by&^signBit != 0 {
+			a.flags |= flagOther
+			return
+		}
+		a.flags |= flagNegZero
+	}
 }
 
 func (t *productTable) add(a *Accumulator, x, y []float64) {
+	t.products += len(x)
 	y = y[:len(x)]
 	for i, v := range x {
 		bx, by := math.Float64bits(v), math.Float64bits(y[i])
@@ -112,8 +145,17 @@ func (t *productTable) add(a *Accumulator, x, y []float64) {
 	}
 }
 
+// release adds all bins to a, and returns t, which may be nil, to the pool.
+func (t *productTable) release(a *Accumulator) {
+	if t != nil {
+		t.flush(a)
+		productPool.Put(t)
+	}
+}
+
 // flush adds all bins to a and leaves t as if it were new.
 func (t *productTable) flush(a *Accumulator) {
+	t.products = 0
 	for g, used := range t.used {
 		if !used {
 			continue

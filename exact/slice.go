@@ -26,18 +26,34 @@ var binsPool = sync.Pool{New: func() any { return new(bins) }}
 
 // AddSlice adds all elements of x exactly. For long slices it uses a table of 41 KiB, taken from a
 // pool and returned at the end.
-func (a *Accumulator) AddSlice(x []float64) {
-	if len(x) < binsFrom {
-		for _, v := range x {
-			a.add(math.Float64bits(v))
-		}
+func (a *Accumulator) AddSlice(x []float64) { a.addSlice(native, x) }
+
+func (a *Accumulator) addSlice(k kernels, x []float64) {
+	if k != plain && len(x) >= sumFrom {
+		a.noteTerms(x)
+		a.sumKernel(k, x)
 		return
 	}
-	a.noteTerms(x)
-	t := binsPool.Get().(*bins)
-	t.add(a, x)
-	t.flush(a)
-	binsPool.Put(t)
+	if len(x) >= binsFrom {
+		a.noteTerms(x)
+	}
+	var t *bins
+	a.addIntegers(&t, x)
+	t.release(a)
+}
+
+// addIntegers adds x one by one, or by the table *t, which it takes from the pool.
+func (a *Accumulator) addIntegers(t **bins, x []float64) {
+	if *t == nil {
+		if len(x) < binsFrom {
+			for _, v := range x {
+				a.add(math.Float64bits(v))
+			}
+			return
+		}
+		*t = binsPool.Get().(*bins)
+	}
+	(*t).add(a, x)
 }
 
 // noteTerms sets the flags that distinguish a sum of -0 terms from others.
@@ -91,6 +107,14 @@ func (t *bins) empty(a *Accumulator, i uint64) {
 	}
 	t.sum[i] = 0
 	a.addWide(e+termBias, 0, m, -int64(i>>11))
+}
+
+// release adds all bins to a, and returns t, which may be nil, to the pool.
+func (t *bins) release(a *Accumulator) {
+	if t != nil {
+		t.flush(a)
+		binsPool.Put(t)
+	}
 }
 
 // flush adds all bins to a and leaves t as if it were new.

@@ -1,6 +1,6 @@
-// Command gen writes the assembly of package reduce. It is a module of its own, so
-// that the generator is no dependency of the library; "go generate" in
-// internal/reduce runs it.
+// Command gen writes the assembly of packages reduce and exact. It is a module of its
+// own, so that the generator is no dependency of the library; "go generate" in
+// internal/reduce and in exact runs it.
 package main
 
 import (
@@ -11,12 +11,20 @@ import (
 
 func main() {
 	width := flag.Int("width", 32, "bytes of a register: 32 (AVX2) or 64 (AVX-512)")
+	kernels := flag.String("kernels", "reduce", "of which package: reduce, exact or rounding")
 	flag.Parse()
 	build.ConstraintExpr("amd64")
 	suffix := map[int]string{32: "AVX2", 64: "AVX512"}[*width]
-	for _, o := range operators() {
-		binary(o, *width, o.name+suffix)
-		fold(o, *width, o.name+"Fold"+suffix)
+	switch *kernels {
+	case "exact":
+		exact(*width, suffix)
+	case "rounding":
+		rounding(*width, suffix)
+	default:
+		for _, o := range operators() {
+			binary(o, *width, o.name+suffix)
+			fold(o, *width, o.name+"Fold"+suffix)
+		}
 	}
 	build.Generate()
 }

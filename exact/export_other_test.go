@@ -1,0 +1,5 @@
+//go:build !amd64
+
+package exact
+
+func runnable() []kernels { return nil }

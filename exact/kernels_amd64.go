@@ -1,0 +1,33 @@
+package exact
+
+import "golang.org/x/sys/cpu"
+
+//go:generate sh -c "cd ../internal/reduce/gen && GOWORK=off go run . -kernels exact -width 32 -pkg exact -out ../../../exact/avx2_amd64.s -stubs ../../../exact/avx2_amd64.go"
+//go:generate sh -c "cd ../internal/reduce/gen && GOWORK=off go run . -kernels exact -width 64 -pkg exact -out ../../../exact/avx512_amd64.s -stubs ../../../exact/avx512_amd64.go"
+
+// native is the fastest set of kernels for this CPU. VBMI2 is not used: the CPUs without it lower
+// their clock for registers of 512 bits, as internal/reduce says.
+var native = func() kernels {
+	x := &cpu.X86
+	switch ymm := x.HasAVX2 && x.HasFMA; {
+	case ymm && x.HasAVX512F && x.HasAVX512DQ && x.HasAVX512BW && x.HasAVX512VBMI2:
+		return avx512
+	case ymm:
+		return avx2
+	}
+	return plain
+}()
+
+func (k kernels) sum(x *float64, n int, s *sumState) (done int, whole bool) {
+	if k == avx512 {
+		return sumAVX512(x, n, &s.chains[0])
+	}
+	return sumAVX2(x, n, &s.chains[0])
+}
+
+func (k kernels) dot(x, y *float64, n int, above, below float64, s *dotState) (done int, whole bool) {
+	if k == avx512 {
+		return dotAVX512(x, y, n, above, below, &s.chains[0])
+	}
+	return dotAVX2(x, y, n, above, below, &s.chains[0])
+}

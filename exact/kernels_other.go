@@ -1,0 +1,11 @@
+//go:build !amd64
+
+package exact
+
+const native = plain
+
+func (kernels) sum(*float64, int, *sumState) (int, bool) { panic("exact: no kernel") }
+
+func (kernels) dot(_, _ *float64, _ int, _, _ float64, _ *dotState) (int, bool) {
+	panic("exact: no kernel")
+}

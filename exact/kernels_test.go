@@ -1,0 +1,205 @@
+package exact_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/exact"
+	"github.com/sluice-hpc/sluice/exact/internal/rounding"
+	"github.com/sluice-hpc/sluice/internal/test/need"
+)
+
+// sumOneByOne adds one term after the other, and then one product, by no kernel and no table.
+func sumOneByOne(x []float64, products ...[]float64) *exact.Accumulator {
+	var a exact.Accumulator
+	for _, v := range x {
+		a.Add(v)
+	}
+	for i := 0; i+1 < len(products); i += 2 {
+		for j, v := range products[i] {
+			a.AddProduct(v, products[i+1][j])
+		}
+	}
+	return &a
+}
+
+// requireKernels says that all kernels have the sum of x, and the products of x and y, to the
+// last bit.
+func requireKernels(t testing.TB, x, y []float64, about ...any) {
+	t.Helper()
+	sum, dot := encoded(t, sumOneByOne(x)), encoded(t, sumOneByOne(nil, x, y))
+	for _, k := range exact.Kernels() {
+		var a, b exact.Accumulator
+		k.AddSlice(&a, x)
+		require.Equal(t, sum, encoded(t, &a), "sum %v of %d %v", k, len(x), about)
+		k.AddProducts(&b, x, y)
+		require.Equal(t, dot, encoded(t, &b), "products %v of %d %v", k, len(x), about)
+	}
+}
+
+// Every length up to some turns of the longest loop, and every place in a line of the cache.
+func TestKernelsOfEveryLength(t *testing.T) {
+	most := 330
+	if testing.Short() {
+		most = 100
+	}
+	for name, source := range sources {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := rand.New(rand.NewPCG(21, 22))
+			x, y := draw(r, most+8, source), draw(r, most+8, source)
+			for n := range most + 1 {
+				requireKernels(t, x[n%8:][:n], y[n/8%8:][:n], n%8)
+			}
+			for offset := range 8 {
+				for other := range 8 {
+					requireKernels(t, x[offset:][:77], y[other:][:77], offset, other)
+				}
+			}
+		})
+	}
+}
+
+// Lengths about those of blocks and stretches.
+func TestKernelsOfLongSlices(t *testing.T) {
+	lengths := []int{exact.SumBlock, exact.DotStretch, exact.SumStretch, 2 * exact.SumStretch}
+	if testing.Short() {
+		lengths = lengths[:2]
+	}
+	for name, source := range sources {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := rand.New(rand.NewPCG(23, 24))
+			for _, n := range lengths {
+				for _, more := range []int{-1, 0, 1, 37} {
+					requireKernels(t, draw(r, n+more, source), draw(r, n+more, source))
+				}
+			}
+		})
+	}
+}
+
+// patchwork draws slices whose parts are of several kinds, so that kernels hand back
+// blocks at any place, and go on.
+func patchwork(r *rand.Rand, n int) []float64 {
+	names := []string{"uniform", "normal", "finite", "edges", "bits", "tiny", "huge", "integers", "zeros"}
+	x := make([]float64, 0, n)
+	for len(x) < n {
+		source := sources[names[r.IntN(len(names))]]
+		scale := math.Ldexp(1, r.IntN(120)-60)
+		for range min(n-len(x), 1<<r.IntN(13)) {
+			x = append(x, source(r)*scale)
+		}
+	}
+	return x
+}
+
+func TestKernelsOfPatchwork(t *testing.T) {
+	rounds := 60
+	if testing.Short() {
+		rounds = 6
+	}
+	r := rand.New(rand.NewPCG(25, 26))
+	for i := range rounds {
+		n := r.IntN(20_000)
+		requireKernels(t, patchwork(r, n), patchwork(r, n), i)
+	}
+}
+
+// adversarial draws up to most pairs of terms that sums and products lose bits of: far apart,
+// nearly cancelled, with carries through many limbs, at both ends of the range.
+func adversarial(r *rand.Rand, most int) (x, y []float64) {
+	n := 1 + r.IntN(most)
+	x, y = make([]float64, n), make([]float64, n)
+	middle, width := r.IntN(2000)-1000, 1+r.IntN(1<<r.IntN(10))
+	term := func() float64 {
+		mantissa := r.Uint64() >> r.IntN(60) << r.IntN(60)
+		switch r.IntN(4) {
+		case 0:
+			mantissa = math.MaxUint64 << r.IntN(52) // carries
+		case 1:
+			mantissa = 1 << r.IntN(52)
+		}
+		e := middle + r.IntN(width) - width/2
+		v := math.Float64frombits(mantissa&(1<<52-1) | uint64(min(max(e+1023, 0), 2046))<<52)
+		if r.IntN(2) == 0 {
+			return -v
+		}
+		return v
+	}
+	for i := range x {
+		x[i], y[i] = term(), term()
+		switch j := r.IntN(i + 1); r.IntN(5) {
+		case 0:
+			x[i], y[i] = -x[j], y[j]
+		case 1:
+			x[i], y[i] = y[j], math.Nextafter(x[j], 0)
+		}
+	}
+	return x, y
+}
+
+// TestKernelsAgainstBig compares with math/big, a million vectors if it may be long.
+func TestKernelsAgainstBig(t *testing.T) {
+	vectors := 4000
+	switch {
+	case need.WantLong():
+		vectors = 1_000_000
+	case testing.Short():
+		vectors = 400
+	}
+	const parts = 8
+	for part := range parts {
+		t.Run(fmt.Sprint(part), func(t *testing.T) {
+			t.Parallel()
+			r := rand.New(rand.NewPCG(27, uint64(part)))
+			for range vectors / parts {
+				x, y := adversarial(r, 100)
+				sum, dot := sumReference(x).round(), dotReference(x, y).round()
+				for _, k := range exact.Kernels() {
+					var a, b exact.Accumulator
+					k.AddSlice(&a, x)
+					requireSame(t, sum, a.Round(), k, x)
+					k.AddProducts(&b, x, y)
+					requireSame(t, dot, b.Round(), k, x, y)
+				}
+			}
+		})
+	}
+}
+
+// TestKernelsInAnyEnvironment says that neither the rounding mode of the caller, nor subnormals
+// that count as zero, nor exceptions that have happened, change a sum; and that a kernel
+// leaves them as they are.
+func TestKernelsInAnyEnvironment(t *testing.T) {
+	if rounding.SetEnvironment == nil {
+		return // no kernel either
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	const (
+		clean                       = 0x1f80
+		down, up, zero, flush, deny = 1 << 13, 2 << 13, 3 << 13, 1 << 15, 1 << 6
+		raised                      = 0x3f
+	)
+	r := rand.New(rand.NewPCG(29, 30))
+	for name, source := range sources {
+		x, y := draw(r, 1000, source), draw(r, 1000, source)
+		for _, environment := range []uint32{clean | down, clean | up, clean | zero, clean | flush | deny, clean | raised} {
+			for _, k := range exact.Kernels() {
+				var a exact.Accumulator
+				before := rounding.SetEnvironment(environment)
+				k.AddSlice(&a, x)
+				k.AddProducts(&a, x, y)
+				after := rounding.SetEnvironment(before)
+				require.Equal(t, environment&^raised, after&^raised, name)
+				require.Equal(t, encoded(t, sumOneByOne(x, x, y)), encoded(t, &a), "%s %v %#x", name, k, environment)
+			}
+		}
+	}
+}

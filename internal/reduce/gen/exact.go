@@ -1,0 +1,436 @@
+package main
+
+import (
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	"github.com/mmcloughlin/avo/reg"
+)
+
+const (
+	// double is the size of an element.
+	double = 8
+	// maskBits are the bits of a mantissa that an upper half does not have: of 53, it keeps
+	// 26, and leaves 27.
+	maskBits = 27
+	// chains are the sums of one kind that grow side by side: an addition takes 3 or 4
+	// cycles, and two begin in each.
+	chains = 4
+
+	// Terms, or products, of which is known whether they were summed exactly before the
+	// next are begun.
+	sumBlock = 1024
+	dotBlock = 512
+
+	// Exception flags of MXCSR (Intel SDM, volume 1, 10.2.3), and its state in which nothing
+	// has happened: all exceptions masked, round to nearest, subnormals kept.
+	flagInvalid   = 1 << 0
+	flagOverflow  = 1 << 3
+	flagUnderflow = 1 << 4
+	flagInexact   = 1 << 5
+	cleanMXCSR    = 0x1f80
+
+	unordered = 3 // predicate of VCMPPD
+)
+
+// environment is the floating-point environment of a kernel: its own, whatever the caller has,
+// so that the exception flags are those of its own arithmetic.
+type environment struct{ saved, own Mem }
+
+func enter() environment {
+	area := AllocLocal(8)
+	e := environment{area, area.Offset(4)}
+	STMXCSR(e.saved)
+	MOVL(U32(cleanMXCSR), e.own)
+	LDMXCSR(e.own)
+	return e
+}
+
+// clear forgets all exceptions.
+func (e environment) clear() {
+	MOVL(U32(cleanMXCSR), e.own)
+	LDMXCSR(e.own)
+}
+
+// raised jumps to label if one of these exceptions has happened.
+func (e environment) raised(exceptions int, label string) {
+	STMXCSR(e.own)
+	TESTL(U32(uint32(exceptions)), e.own)
+	JNZ(LabelRef(label))
+}
+
+func (e environment) leave() { LDMXCSR(e.saved) }
+
+// wide calls with registers of the width, then of one element, whose rest is zero.
+func loadPart(m Mem, v vec, size int) {
+	if size == double {
+		VMOVSD(m, part(v, 16))
+		return
+	}
+	load(m, v, size)
+}
+
+// upperMask makes the constant that keeps the upper half of each mantissa.
+func upperMask(width int) vec {
+	v := register(width)
+	if width == 64 {
+		VPTERNLOGD(Imm(0xff), v, v, v)
+	} else {
+		VPCMPEQD(v, v, v)
+	}
+	VPSLLQ(Imm(maskBits), v, v)
+	return v
+}
+
+// ones makes the constant 1. A product with it and a sum is the sum, but is computed by the
+// multipliers, beside those that can only add.
+func ones(width int) vec {
+	v := register(width)
+	if width == 64 {
+		VPTERNLOGD(Imm(0xff), v, v, v)
+	} else {
+		VPCMPEQD(v, v, v)
+	}
+	VPSLLQ(Imm(54), v, v)
+	VPSRLQ(Imm(2), v, v)
+	return v
+}
+
+func zero(v vec) { VPXOR(part(v, 16), part(v, 16), part(v, 16)) }
+
+// and sets z to x and y, all of the full width.
+func and(x, y, z vec, width int) {
+	if width == 64 {
+		VPANDQ(x, y, z)
+	} else {
+		VPAND(x, y, z)
+	}
+}
+
+// several returns n registers of the width.
+func several(n, width int) []vec {
+	v := make([]vec, n)
+	for i := range v {
+		v[i] = register(width)
+	}
+	return v
+}
+
+// chainsIn loads what chainsOut has stored at p.
+func chainsIn(p reg.Register, off int, v []vec, width int) {
+	for i := range v {
+		load(Mem{Base: p, Disp: off + i*width}, v[i], width)
+	}
+}
+
+func chainsOut(v []vec, p reg.Register, off int, width int) {
+	for i := range v {
+		store(v[i], Mem{Base: p, Disp: off + i*width}, width)
+	}
+}
+
+// total adds up the chains and the elements of a register.
+func total(v []vec, width int) vec {
+	for n := len(v); n > 1; n /= 2 {
+		for i := range n / 2 {
+			VADDPD(v[i+n/2], v[i], v[i])
+		}
+	}
+	t := v[0]
+	if width == 64 {
+		h := YMM()
+		VEXTRACTF64X4(Imm(1), t, h)
+		VADDPD(h, t.AsY(), t.AsY())
+	}
+	h := XMM()
+	VEXTRACTF128(Imm(1), t.AsY(), h)
+	VADDPD(h, t.AsX(), t.AsX())
+	VPERMILPD(Imm(1), t.AsX(), h)
+	VADDSD(h, t.AsX(), t.AsX())
+	return t.AsX().(vec)
+}
+
+// notNumbers jumps to label if an element of v is NaN.
+func notNumbers(v []vec, width int, label string) {
+	for i := 0; i < len(v); i += 2 {
+		if width == 64 {
+			k := K()
+			VCMPPD(Imm(unordered), v[i], v[i+1], k)
+			KORTESTB(k, k)
+		} else {
+			y := YMM()
+			VCMPPD(Imm(unordered), v[i], v[i+1], y)
+			VPTEST(y, y)
+		}
+		JNZ(LabelRef(label))
+	}
+}
+
+// strips calls body for the elements that are left of a block: turn registers at a time, then
+// one, then one element.
+func strips(name string, width int, turn int, i, left reg.Register, body func(u, count, size int)) {
+	step := func(label string, size, count int) {
+		Label(label)
+		SUBQ(U32(size/double*count), left)
+		JB(LabelRef(label + "_end"))
+		for u := range count {
+			body(u, count, size)
+		}
+		ADDQ(U32(size*count), i)
+		JMP(LabelRef(label))
+		Label(label + "_end")
+		ADDQ(U32(size/double*count), left)
+	}
+	step(name+"_turn", width, turn)
+	step(name+"_register", width, 1)
+	step(name+"_element", double, 1)
+}
+
+// sumKernel writes the sum of n elements. Each is cut into the upper and the lower half of its
+// mantissa, which is exact; the halves are added up apart, and have room for the carries: the
+// additions are exact as long as the exponents do not differ by too much. The flag of the
+// inexact exception says at the end of a block whether they were.
+func sumKernel(width int, name string) {
+	TEXT(name, NOSPLIT, "func(x *float64, n int, state *float64) (done int, whole bool)")
+	Pragma("noescape")
+	Doc(name+" adds the elements of x to the chains of state, block by block, up to the",
+		"first block for which this is not exact; done is the number of those added. If the",
+		"chains add up exactly, whole is true and state.total has their sums.")
+	x := Load(Param("x"), GP64())
+	n := Load(Param("n"), GP64())
+	state := Load(Param("state"), GP64())
+	env := enter()
+	mask, one := upperMask(width), ones(width)
+	upper, lower := several(chains, width), several(chains, width)
+	chainsIn(state, 0, upper, width)
+	chainsIn(state, chains*width, lower, width)
+	i, done, left, end := GP64(), GP64(), GP64(), GP64()
+	XORQ(i, i)
+	XORQ(done, done)
+
+	Label("block")
+	MOVQ(n, left)
+	SUBQ(done, left)
+	JZ(LabelRef("sum"))
+	MOVQ(U32(sumBlock), end)
+	CMPQ(left, end)
+	CMOVQGT(end, left)
+	MOVQ(left, end)
+	ADDQ(done, end)
+	strips("add", width, chains, i, left, func(u, count, size int) {
+		v, up := register(width), register(width)
+		loadPart(Mem{Base: x, Index: i, Scale: 1, Disp: u * size}, v, size)
+		and(mask, v, up, width)
+		VSUBPD(up, v, v)
+		VADDPD(up, upper[u], upper[u])
+		VFMADD231PD(one, v, lower[u])
+	})
+	notNumbers(lower, width, "sum")
+	env.raised(flagInexact|flagInvalid|flagOverflow, "sum")
+	chainsOut(upper, state, 0, width)
+	chainsOut(lower, state, chains*width, width)
+	MOVQ(end, done)
+	JMP(LabelRef("block"))
+
+	Label("sum")
+	chainsIn(state, 0, upper, width)
+	chainsIn(state, chains*width, lower, width)
+	env.clear()
+	VMOVSD(total(upper, width), Mem{Base: state, Disp: 2 * chains * 64})
+	VMOVSD(total(lower, width), Mem{Base: state, Disp: 2*chains*64 + double})
+	STMXCSR(env.own)
+	env.leave()
+	bit := GP32()
+	MOVL(env.own, bit)
+	TESTL(U32(flagInexact|flagInvalid|flagOverflow), bit)
+	whole := GP8()
+	SETEQ(whole)
+	VZEROUPPER()
+	Store(done, ReturnIndex(0))
+	Store(whole, ReturnIndex(1))
+	RET()
+}
+
+// dotKernel writes the inner product of n elements. The rounded product p goes to a running sum
+// above, which is so large that p keeps its place in it, and so does the error of p, which FMA
+// gives, to one below; what the running sums do not take is left in scratch memory (these
+// are the two-term transformations of Dekker, exact while the running sum is the larger
+// operand). The second pass adds up what was left, in which the flag of the inexact exception
+// says whether that was exact.
+func dotKernel(width int, name string) {
+	TEXT(name, 0, "func(x, y *float64, n int, above, below float64, state *float64) (done int, whole bool)")
+	Pragma("noescape")
+	Doc(name+" adds the products of x and y to the chains of state, block by block, up",
+		"to the first block for which this is not exact; done is the number of those added.",
+		"If the chains add up exactly, whole is true and state.total has their sums.")
+	x := Load(Param("x"), GP64())
+	y := Load(Param("y"), GP64())
+	n := Load(Param("n"), GP64())
+	state := Load(Param("state"), GP64())
+	lanes := width / double
+	// An element that is alone takes a whole register of the scratch.
+	vectors := dotBlock/lanes + lanes
+	scratch := AllocLocal(2 * vectors * width)
+	env := enter()
+	// One register holds where the running sums begin, in its other uses too.
+	start := func(param string) (v vec) {
+		v = register(width)
+		m, err := Param(param).Resolve()
+		if err != nil {
+			panic(err)
+		}
+		VBROADCASTSD(m.Addr, v)
+		return v
+	}
+	const running = 2
+	sizes := running * width
+	offHigh, offLow := 0, sizes
+	offRest, offTail := 2*sizes, 2*sizes+chains*width
+	high, low := several(running, width), several(running, width)
+	{
+		a, b := start("above"), start("below")
+		for u := range running {
+			store(a, Mem{Base: state, Disp: offHigh + u*width}, width)
+			store(b, Mem{Base: state, Disp: offLow + u*width}, width)
+		}
+	}
+	i, s, done, left, end := GP64(), GP64(), GP64(), GP64(), GP64()
+	XORQ(i, i)
+	XORQ(done, done)
+
+	Label("block")
+	MOVQ(n, left)
+	SUBQ(done, left)
+	JZ(LabelRef("sum"))
+	MOVQ(U32(dotBlock), end)
+	CMPQ(left, end)
+	CMOVQGT(end, left)
+	MOVQ(left, end)
+	ADDQ(done, end)
+	chainsIn(state, offHigh, high, width)
+	chainsIn(state, offLow, low, width)
+	above, one, strayed := start("above"), ones(width), register(width)
+	if width == 64 {
+		VPXORQ(strayed, strayed, strayed)
+	} else {
+		zero(strayed)
+	}
+	XORQ(s, s)
+	at := func(kind, u int) Mem {
+		return Mem{Base: scratch.Base, Index: s, Scale: 1, Disp: scratch.Disp + (kind*vectors+u)*width, Symbol: scratch.Symbol}
+	}
+	strips("product", width, running, i, left, func(u, count, size int) {
+		a, p, e := register(width), register(width), register(width)
+		my := Mem{Base: y, Index: i, Scale: 1, Disp: u * size}
+		loadPart(Mem{Base: x, Index: i, Scale: 1, Disp: u * size}, a, size)
+		b := register(width)
+		loadPart(my, b, size)
+		VMULPD(b, a, p)
+		VMOVAPD(p, e)
+		VFMSUB231PD(b, a, e)
+		split := func(v vec, sum *vec, kind int, check bool) {
+			t, q := register(width), register(width)
+			VMOVAPD(*sum, t)
+			VFMADD231PD(one, v, t)
+			VSUBPD(*sum, t, q)
+			VMOVAPD(t, *sum)
+			VSUBPD(q, v, v)
+			if check {
+				if width == 64 {
+					VPTERNLOGQ(Imm(0xf6), above, t, strayed)
+				} else {
+					VPXOR(above, t, t)
+					VPOR(t, strayed, strayed)
+				}
+			}
+			store(v, at(kind, u), width)
+		}
+		split(p, &high[u], 0, true)
+		split(e, &low[u], 1, false)
+		if u == count-1 {
+			ADDQ(U32(count*width), s)
+		}
+	})
+	// The upper 12 bits of a running sum never change.
+	if width == 64 {
+		VPSRLQ(Imm(52), strayed, strayed)
+		k := K()
+		VPTESTMQ(strayed, strayed, k)
+		KORTESTB(k, k)
+	} else {
+		VPSRLQ(Imm(52), strayed, strayed)
+		VPTEST(strayed, strayed)
+	}
+	JNZ(LabelRef("sum"))
+	env.raised(flagUnderflow|flagOverflow|flagInvalid, "sum")
+
+	env.clear()
+	rest, tail := several(chains, width), several(chains, width)
+	chainsIn(state, offRest, rest, width)
+	chainsIn(state, offTail, tail, width)
+	// s is the end of what was left.
+	j := GP64()
+	XORQ(j, j)
+	atj := func(kind, u int) Mem {
+		m := at(kind, u)
+		m.Index = j
+		return m
+	}
+	pass := func(label string, count int) {
+		Label(label)
+		SUBQ(U32(count*width), s)
+		JB(LabelRef(label + "_end"))
+		for u := range count {
+			VFMADD231PD(atj(0, u), one, rest[u])
+			VADDPD(atj(1, u), tail[u], tail[u])
+		}
+		ADDQ(U32(count*width), j)
+		JMP(LabelRef(label))
+		Label(label + "_end")
+		ADDQ(U32(count*width), s)
+	}
+	pass("rest_turn", chains)
+	pass("rest_register", 1)
+	env.raised(flagInexact|flagOverflow|flagInvalid, "sum")
+	chainsOut(high, state, offHigh, width)
+	chainsOut(low, state, offLow, width)
+	chainsOut(rest, state, offRest, width)
+	chainsOut(tail, state, offTail, width)
+	MOVQ(end, done)
+	JMP(LabelRef("block"))
+
+	Label("sum")
+	chainsIn(state, offHigh, high, width)
+	chainsIn(state, offLow, low, width)
+	{
+		a, b := start("above"), start("below")
+		for u := range running {
+			VSUBPD(a, high[u], high[u])
+			VSUBPD(b, low[u], low[u])
+		}
+	}
+	chainsOut(high, state, offHigh, width)
+	chainsOut(low, state, offLow, width)
+	rest, tail = several(chains, width), several(chains, width)
+	chainsIn(state, offRest, rest, width)
+	chainsIn(state, offTail, tail, width)
+	env.clear()
+	for k, v := range [][]vec{high, low, rest, tail} {
+		VMOVSD(total(v, width), Mem{Base: state, Disp: (2*running+2*chains)*64 + k*double})
+	}
+	STMXCSR(env.own)
+	env.leave()
+	bit := GP32()
+	MOVL(env.own, bit)
+	TESTL(U32(flagInexact|flagInvalid|flagOverflow), bit)
+	whole := GP8()
+	SETEQ(whole)
+	VZEROUPPER()
+	Store(done, ReturnIndex(0))
+	Store(whole, ReturnIndex(1))
+	RET()
+}
+
+func exact(width int, suffix string) {
+	sumKernel(width, "sum"+suffix)
+	dotKernel(width, "dot"+suffix)
+}
