@@ -19,9 +19,9 @@ const (
 	// The Go runtime cannot preempt a goroutine in assembly, which garbage collection waits for:
 	// a kernel is given this many terms at once, some microseconds.
 	sumStretch = 1 << 14
-	// The running sums of an inner product have room for the products of one stretch: 256 or
+	// The running sums of an inner product have room for the products of one stretch: 512 or
 	// fewer on each of at least 8 elements.
-	dotStretch = 1 << 11
+	dotStretch = 1 << 12
 	// What the kernels know to be exact or not, together.
 	sumBlock = 1 << 10
 	dotBlock = 1 << 9
@@ -104,8 +104,8 @@ func (s *dotState) flush(a *Accumulator, whole bool) {
 const (
 	// The running sum above begins at 1.5·2^k, where products are to be less than 2^(k-roomBits), and
 	// that below at 1.5·2^(k-belowBits).
-	roomBits  = 10
-	belowBits = 43
+	roomBits  = 11
+	belowBits = 42
 	// Where k may be: all of it is normal, and finite.
 	minAbove, maxAbove = -900, 1020
 )

@@ -285,7 +285,7 @@ func dotKernel(width int, name string) {
 	sizes := running * width
 	offHigh, offLow := 0, sizes
 	offRest, offTail := 2*sizes, 2*sizes+chains*width
-	high, low := several(running, width), several(running, width)
+	high, low := [2][]vec{several(running, width), several(running, width)}, [2][]vec{several(running, width), several(running, width)}
 	{
 		a, b := start("above"), start("below")
 		for u := range running {
@@ -306,8 +306,8 @@ func dotKernel(width int, name string) {
 	CMOVQGT(end, left)
 	MOVQ(left, end)
 	ADDQ(done, end)
-	chainsIn(state, offHigh, high, width)
-	chainsIn(state, offLow, low, width)
+	chainsIn(state, offHigh, high[0], width)
+	chainsIn(state, offLow, low[0], width)
 	above, one, strayed := start("above"), ones(width), register(width)
 	if width == 64 {
 		VPXORQ(strayed, strayed, strayed)
@@ -318,34 +318,47 @@ func dotKernel(width int, name string) {
 	at := func(kind, u int) Mem {
 		return Mem{Base: scratch.Base, Index: s, Scale: 1, Disp: scratch.Disp + (kind*vectors+u)*width, Symbol: scratch.Symbol}
 	}
-	strips("product", width, running, i, left, func(u, count, size int) {
-		a, p, e := register(width), register(width), register(width)
+	strips("product", width, 2*running, i, left, func(u, count, size int) {
+		e, p := register(width), register(width)
 		my := Mem{Base: y, Index: i, Scale: 1, Disp: u * size}
-		loadPart(Mem{Base: x, Index: i, Scale: 1, Disp: u * size}, a, size)
-		b := register(width)
-		loadPart(my, b, size)
-		VMULPD(b, a, p)
-		VMOVAPD(p, e)
-		VFMSUB231PD(b, a, e)
-		split := func(v vec, sum *vec, kind int, check bool) {
-			t, q := register(width), register(width)
-			VMOVAPD(*sum, t)
-			VFMADD231PD(one, v, t)
-			VSUBPD(*sum, t, q)
-			VMOVAPD(t, *sum)
-			VSUBPD(q, v, v)
-			if check {
-				if width == 64 {
-					VPTERNLOGQ(Imm(0xf6), above, t, strayed)
-				} else {
-					VPXOR(above, t, t)
-					VPOR(t, strayed, strayed)
-				}
-			}
-			store(v, at(kind, u), width)
+		loadPart(Mem{Base: x, Index: i, Scale: 1, Disp: u * size}, e, size)
+		if size == width {
+			VMULPD(my, e, p)
+			VFMSUB132PD(my, p, e)
+		} else {
+			b := register(width)
+			loadPart(my, b, size)
+			VMULPD(b, e, p)
+			VFMSUB132PD(b, p, e)
 		}
-		split(p, &high[u], 0, true)
-		split(e, &low[u], 1, false)
+		// split takes from v what sum can take, and leaves the new sum in t.
+		split := func(v, sum, t vec) {
+			VADDPD(v, sum, t)
+			VFMSUB231PD(one, t, sum)
+			VSUBPD(sum, v, v)
+		}
+		// Each register is the old sum and the new one by turns; with one at a time, what is new
+		// has to go back.
+		h, l := u%running, u%running
+		from, to := 0, 1
+		if u/running == 1 {
+			from, to = 1, 0
+		}
+		split(p, high[from][h], high[to][h])
+		if width == 64 {
+			VPTERNLOGQ(Imm(0xf6), above, high[to][h], strayed)
+		} else {
+			t := register(width)
+			VPXOR(above, high[to][h], t)
+			VPOR(t, strayed, strayed)
+		}
+		store(p, at(0, u), width)
+		split(e, low[from][l], low[to][l])
+		store(e, at(1, u), width)
+		if count == 1 {
+			VMOVAPD(high[to][h], high[from][h])
+			VMOVAPD(low[to][l], low[from][l])
+		}
 		if u == count-1 {
 			ADDQ(U32(count*width), s)
 		}
@@ -391,30 +404,30 @@ func dotKernel(width int, name string) {
 	pass("rest_turn", chains)
 	pass("rest_register", 1)
 	env.raised(flagInexact|flagOverflow|flagInvalid, "sum")
-	chainsOut(high, state, offHigh, width)
-	chainsOut(low, state, offLow, width)
+	chainsOut(high[0], state, offHigh, width)
+	chainsOut(low[0], state, offLow, width)
 	chainsOut(rest, state, offRest, width)
 	chainsOut(tail, state, offTail, width)
 	MOVQ(end, done)
 	JMP(LabelRef("block"))
 
 	Label("sum")
-	chainsIn(state, offHigh, high, width)
-	chainsIn(state, offLow, low, width)
+	chainsIn(state, offHigh, high[0], width)
+	chainsIn(state, offLow, low[0], width)
 	{
 		a, b := start("above"), start("below")
 		for u := range running {
-			VSUBPD(a, high[u], high[u])
-			VSUBPD(b, low[u], low[u])
+			VSUBPD(a, high[0][u], high[0][u])
+			VSUBPD(b, low[0][u], low[0][u])
 		}
 	}
-	chainsOut(high, state, offHigh, width)
-	chainsOut(low, state, offLow, width)
+	chainsOut(high[0], state, offHigh, width)
+	chainsOut(low[0], state, offLow, width)
 	rest, tail = several(chains, width), several(chains, width)
 	chainsIn(state, offRest, rest, width)
 	chainsIn(state, offTail, tail, width)
 	env.clear()
-	for k, v := range [][]vec{high, low, rest, tail} {
+	for k, v := range [][]vec{high[0], low[0], rest, tail} {
 		VMOVSD(total(v, width), Mem{Base: state, Disp: (2*running+2*chains)*64 + k*double})
 	}
 	STMXCSR(env.own)
