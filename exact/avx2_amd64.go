@@ -4,6 +4,12 @@
 
 package exact
 
+// limbsAVX2 adds elements of x to limb, up to the first four that are not all finite; done
+// is the number of those added, a multiple of four.
+//
+//go:noescape
+func limbsAVX2(x *float64, n int, limb *int64) (done int)
+
 // sumAVX2 adds the elements of x to the chains of state, block by block, up to the
 // first block for which this is not exact; done is the number of those added. If the
 // chains add up exactly, whole is true and state.total has their sums.

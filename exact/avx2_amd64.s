@@ -4,6 +4,200 @@
 
 #include "textflag.h"
 
+// func limbsAVX2(x *float64, n int, limb *int64) (done int)
+// Requires: AVX, AVX2
+TEXT ·limbsAVX2(SB), NOSPLIT, $192-32
+	MOVQ         x+0(FP), AX
+	MOVQ         n+8(FP), CX
+	MOVQ         limb+16(FP), DX
+	MOVQ         $0x000fffffffffffff, BX
+	VMOVQ        BX, X0
+	VPBROADCASTQ X0, Y0
+	MOVQ         $0x0010000000000000, BX
+	VMOVQ        BX, X1
+	VPBROADCASTQ X1, Y1
+	MOVQ         $0x00000000000007ff, BX
+	VMOVQ        BX, X2
+	VPBROADCASTQ X2, Y2
+	MOVQ         $0x0000000000000433, BX
+	VMOVQ        BX, X3
+	VPBROADCASTQ X3, Y3
+	MOVQ         $0x0000000000000020, BX
+	VMOVQ        BX, X4
+	VPBROADCASTQ X4, Y4
+	MOVQ         $0x000000000000001f, BX
+	VMOVQ        BX, X5
+	VPBROADCASTQ X5, Y5
+	MOVQ         $0x00000000ffffffff, BX
+	VMOVQ        BX, X6
+	VPBROADCASTQ X6, Y6
+	VPXOR        X7, X7, X7
+	XORQ         BX, BX
+	XORQ         SI, SI
+
+batch:
+	SUBQ     $0x00000008, CX
+	JB       batch_end
+	VMOVDQU  (AX)(BX*1), Y8
+	VPADDQ   Y8, Y8, Y9
+	VPSRLQ   $0x35, Y9, Y9
+	VPCMPEQQ Y2, Y9, Y11
+	VPTEST   Y11, Y11
+	JNZ      end
+	VPAND    Y0, Y8, Y10
+	VPCMPEQQ Y7, Y9, Y11
+	VPSUBQ   Y11, Y9, Y9
+	VPANDN   Y1, Y11, Y11
+	VPOR     Y11, Y10, Y10
+	VPCMPGTQ Y8, Y7, Y8
+	VPADDQ   Y3, Y9, Y9
+	VPAND    Y5, Y9, Y11
+	VPSRLQ   $0x05, Y9, Y9
+	VMOVDQU  Y9, (SP)
+	VPSLLVQ  Y11, Y10, Y9
+	VPAND    Y6, Y9, Y9
+	VPSUBQ   Y11, Y4, Y11
+	VPSRLVQ  Y11, Y10, Y10
+	VPXOR    Y8, Y9, Y9
+	VPSUBQ   Y8, Y9, Y9
+	VMOVDQU  Y9, 64(SP)
+	VPXOR    Y8, Y10, Y10
+	VPSUBQ   Y8, Y10, Y10
+	VMOVDQU  Y10, 128(SP)
+	VMOVDQU  32(AX)(BX*1), Y8
+	VPADDQ   Y8, Y8, Y9
+	VPSRLQ   $0x35, Y9, Y9
+	VPCMPEQQ Y2, Y9, Y11
+	VPTEST   Y11, Y11
+	JNZ      end
+	VPAND    Y0, Y8, Y10
+	VPCMPEQQ Y7, Y9, Y11
+	VPSUBQ   Y11, Y9, Y9
+	VPANDN   Y1, Y11, Y11
+	VPOR     Y11, Y10, Y10
+	VPCMPGTQ Y8, Y7, Y8
+	VPADDQ   Y3, Y9, Y9
+	VPAND    Y5, Y9, Y11
+	VPSRLQ   $0x05, Y9, Y9
+	VMOVDQU  Y9, 32(SP)
+	VPSLLVQ  Y11, Y10, Y9
+	VPAND    Y6, Y9, Y9
+	VPSUBQ   Y11, Y4, Y11
+	VPSRLVQ  Y11, Y10, Y10
+	VPXOR    Y8, Y9, Y9
+	VPSUBQ   Y8, Y9, Y9
+	VMOVDQU  Y9, 96(SP)
+	VPXOR    Y8, Y10, Y10
+	VPSUBQ   Y8, Y10, Y10
+	VMOVDQU  Y10, 160(SP)
+	MOVQ     (SP), DI
+	MOVQ     64(SP), R8
+	ADDQ     R8, (DX)(DI*8)
+	MOVQ     128(SP), R8
+	ADDQ     R8, 8(DX)(DI*8)
+	MOVQ     8(SP), DI
+	MOVQ     72(SP), R8
+	ADDQ     R8, (DX)(DI*8)
+	MOVQ     136(SP), R8
+	ADDQ     R8, 8(DX)(DI*8)
+	MOVQ     16(SP), DI
+	MOVQ     80(SP), R8
+	ADDQ     R8, (DX)(DI*8)
+	MOVQ     144(SP), R8
+	ADDQ     R8, 8(DX)(DI*8)
+	MOVQ     24(SP), DI
+	MOVQ     88(SP), R8
+	ADDQ     R8, (DX)(DI*8)
+	MOVQ     152(SP), R8
+	ADDQ     R8, 8(DX)(DI*8)
+	MOVQ     32(SP), DI
+	MOVQ     96(SP), R8
+	ADDQ     R8, (DX)(DI*8)
+	MOVQ     160(SP), R8
+	ADDQ     R8, 8(DX)(DI*8)
+	MOVQ     40(SP), DI
+	MOVQ     104(SP), R8
+	ADDQ     R8, (DX)(DI*8)
+	MOVQ     168(SP), R8
+	ADDQ     R8, 8(DX)(DI*8)
+	MOVQ     48(SP), DI
+	MOVQ     112(SP), R8
+	ADDQ     R8, (DX)(DI*8)
+	MOVQ     176(SP), R8
+	ADDQ     R8, 8(DX)(DI*8)
+	MOVQ     56(SP), DI
+	MOVQ     120(SP), R8
+	ADDQ     R8, (DX)(DI*8)
+	MOVQ     184(SP), R8
+	ADDQ     R8, 8(DX)(DI*8)
+	ADDQ     $0x00000040, BX
+	ADDQ     $0x00000008, SI
+	JMP      batch
+
+batch_end:
+	ADDQ $0x00000008, CX
+
+register:
+	SUBQ     $0x00000004, CX
+	JB       register_end
+	VMOVDQU  (AX)(BX*1), Y8
+	VPADDQ   Y8, Y8, Y9
+	VPSRLQ   $0x35, Y9, Y9
+	VPCMPEQQ Y2, Y9, Y11
+	VPTEST   Y11, Y11
+	JNZ      end
+	VPAND    Y0, Y8, Y10
+	VPCMPEQQ Y7, Y9, Y11
+	VPSUBQ   Y11, Y9, Y9
+	VPANDN   Y1, Y11, Y11
+	VPOR     Y11, Y10, Y10
+	VPCMPGTQ Y8, Y7, Y8
+	VPADDQ   Y3, Y9, Y9
+	VPAND    Y5, Y9, Y11
+	VPSRLQ   $0x05, Y9, Y9
+	VMOVDQU  Y9, (SP)
+	VPSLLVQ  Y11, Y10, Y9
+	VPAND    Y6, Y9, Y9
+	VPSUBQ   Y11, Y4, Y11
+	VPSRLVQ  Y11, Y10, Y10
+	VPXOR    Y8, Y9, Y9
+	VPSUBQ   Y8, Y9, Y9
+	VMOVDQU  Y9, 64(SP)
+	VPXOR    Y8, Y10, Y10
+	VPSUBQ   Y8, Y10, Y10
+	VMOVDQU  Y10, 128(SP)
+	MOVQ     (SP), DI
+	MOVQ     64(SP), R8
+	ADDQ     R8, (DX)(DI*8)
+	MOVQ     128(SP), R8
+	ADDQ     R8, 8(DX)(DI*8)
+	MOVQ     8(SP), DI
+	MOVQ     72(SP), R8
+	ADDQ     R8, (DX)(DI*8)
+	MOVQ     136(SP), R8
+	ADDQ     R8, 8(DX)(DI*8)
+	MOVQ     16(SP), DI
+	MOVQ     80(SP), R8
+	ADDQ     R8, (DX)(DI*8)
+	MOVQ     144(SP), R8
+	ADDQ     R8, 8(DX)(DI*8)
+	MOVQ     24(SP), DI
+	MOVQ     88(SP), R8
+	ADDQ     R8, (DX)(DI*8)
+	MOVQ     152(SP), R8
+	ADDQ     R8, 8(DX)(DI*8)
+	ADDQ     $0x00000020, BX
+	ADDQ     $0x00000004, SI
+	JMP      register
+
+register_end:
+	ADDQ $0x00000004, CX
+
+end:
+	VZEROUPPER
+	MOVQ SI, done+24(FP)
+	RET
+
 // func sumAVX2(x *float64, n int, state *float64) (done int, whole bool)
 // Requires: AVX, AVX2, CMOV, FMA3, SSE
 TEXT ·sumAVX2(SB), NOSPLIT, $8-33
@@ -154,32 +348,35 @@ sum:
 
 // func dotAVX2(x *float64, y *float64, n int, above float64, below float64, state *float64) (done int, whole bool)
 // Requires: AVX, AVX2, CMOV, FMA3, SSE
-TEXT ·dotAVX2(SB), $8456-57
+TEXT ·dotAVX2(SB), $8520-57
 	MOVQ         x+0(FP), AX
 	MOVQ         y+8(FP), CX
 	MOVQ         n+16(FP), DX
 	MOVQ         state+40(FP), BX
-	STMXCSR      8448(SP)
-	MOVL         $0x00001f80, 8452(SP)
-	LDMXCSR      8452(SP)
+	LEAQ         (SP), SI
+	ADDQ         $0x3f, SI
+	ANDQ         $-64, SI
+	STMXCSR      8512(SP)
+	MOVL         $0x00001f80, 8516(SP)
+	LDMXCSR      8516(SP)
 	VBROADCASTSD above+24(FP), Y0
 	VBROADCASTSD below+32(FP), Y1
 	VMOVDQU      Y0, (BX)
 	VMOVDQU      Y1, 64(BX)
 	VMOVDQU      Y0, 32(BX)
 	VMOVDQU      Y1, 96(BX)
-	XORQ         SI, SI
-	XORQ         R8, R8
+	XORQ         DI, DI
+	XORQ         R9, R9
 
 block:
-	MOVQ         DX, R9
-	SUBQ         R8, R9
+	MOVQ         DX, R10
+	SUBQ         R9, R10
 	JZ           sum
-	MOVQ         $0x00000200, R10
-	CMPQ         R9, R10
-	CMOVQGT      R10, R9
-	MOVQ         R9, R10
-	ADDQ         R8, R10
+	MOVQ         $0x00000200, R11
+	CMPQ         R10, R11
+	CMOVQGT      R11, R10
+	MOVQ         R10, R11
+	ADDQ         R9, R11
 	VMOVDQU      (BX), Y0
 	VMOVDQU      32(BX), Y1
 	VMOVDQU      64(BX), Y4
@@ -189,100 +386,100 @@ block:
 	VPSLLQ       $0x36, Y9, Y9
 	VPSRLQ       $0x02, Y9, Y9
 	VPXOR        X10, X10, X10
-	XORQ         DI, DI
+	XORQ         R8, R8
 
 product_turn:
-	SUBQ        $0x00000010, R9
+	SUBQ        $0x00000010, R10
 	JB          product_turn_end
-	VMOVDQU     (AX)(SI*1), Y3
-	VMULPD      (CX)(SI*1), Y3, Y6
-	VFMSUB132PD (CX)(SI*1), Y6, Y3
+	VMOVDQU     (AX)(DI*1), Y3
+	VMULPD      (CX)(DI*1), Y3, Y6
+	VFMSUB132PD (CX)(DI*1), Y6, Y3
 	VADDPD      Y6, Y0, Y2
 	VFMSUB231PD Y9, Y2, Y0
 	VSUBPD      Y0, Y6, Y6
 	VPXOR       Y8, Y2, Y0
 	VPOR        Y0, Y10, Y10
-	VMOVDQU     Y6, (SP)(DI*1)
+	VMOVDQU     Y6, (SI)(R8*1)
 	VADDPD      Y3, Y4, Y6
 	VFMSUB231PD Y9, Y6, Y4
 	VSUBPD      Y4, Y3, Y3
-	VMOVDQU     Y3, 4224(SP)(DI*1)
-	VMOVDQU     32(AX)(SI*1), Y0
-	VMULPD      32(CX)(SI*1), Y0, Y4
-	VFMSUB132PD 32(CX)(SI*1), Y4, Y0
+	VMOVDQU     Y3, 4224(SI)(R8*1)
+	VMOVDQU     32(AX)(DI*1), Y0
+	VMULPD      32(CX)(DI*1), Y0, Y4
+	VFMSUB132PD 32(CX)(DI*1), Y4, Y0
 	VADDPD      Y4, Y1, Y3
 	VFMSUB231PD Y9, Y3, Y1
 	VSUBPD      Y1, Y4, Y4
 	VPXOR       Y8, Y3, Y1
 	VPOR        Y1, Y10, Y10
-	VMOVDQU     Y4, 32(SP)(DI*1)
+	VMOVDQU     Y4, 32(SI)(R8*1)
 	VADDPD      Y0, Y5, Y7
 	VFMSUB231PD Y9, Y7, Y5
 	VSUBPD      Y5, Y0, Y0
-	VMOVDQU     Y0, 4256(SP)(DI*1)
-	VMOVDQU     64(AX)(SI*1), Y1
-	VMULPD      64(CX)(SI*1), Y1, Y4
-	VFMSUB132PD 64(CX)(SI*1), Y4, Y1
+	VMOVDQU     Y0, 4256(SI)(R8*1)
+	VMOVDQU     64(AX)(DI*1), Y1
+	VMULPD      64(CX)(DI*1), Y1, Y4
+	VFMSUB132PD 64(CX)(DI*1), Y4, Y1
 	VADDPD      Y4, Y2, Y0
 	VFMSUB231PD Y9, Y0, Y2
 	VSUBPD      Y2, Y4, Y4
 	VPXOR       Y8, Y0, Y2
 	VPOR        Y2, Y10, Y10
-	VMOVDQU     Y4, 64(SP)(DI*1)
+	VMOVDQU     Y4, 64(SI)(R8*1)
 	VADDPD      Y1, Y6, Y4
 	VFMSUB231PD Y9, Y4, Y6
 	VSUBPD      Y6, Y1, Y1
-	VMOVDQU     Y1, 4288(SP)(DI*1)
-	VMOVDQU     96(AX)(SI*1), Y2
-	VMULPD      96(CX)(SI*1), Y2, Y5
-	VFMSUB132PD 96(CX)(SI*1), Y5, Y2
+	VMOVDQU     Y1, 4288(SI)(R8*1)
+	VMOVDQU     96(AX)(DI*1), Y2
+	VMULPD      96(CX)(DI*1), Y2, Y5
+	VFMSUB132PD 96(CX)(DI*1), Y5, Y2
 	VADDPD      Y5, Y3, Y1
 	VFMSUB231PD Y9, Y1, Y3
 	VSUBPD      Y3, Y5, Y5
 	VPXOR       Y8, Y1, Y3
 	VPOR        Y3, Y10, Y10
-	VMOVDQU     Y5, 96(SP)(DI*1)
+	VMOVDQU     Y5, 96(SI)(R8*1)
 	VADDPD      Y2, Y7, Y5
 	VFMSUB231PD Y9, Y5, Y7
 	VSUBPD      Y7, Y2, Y2
-	VMOVDQU     Y2, 4320(SP)(DI*1)
+	VMOVDQU     Y2, 4320(SI)(R8*1)
+	ADDQ        $0x00000080, R8
 	ADDQ        $0x00000080, DI
-	ADDQ        $0x00000080, SI
 	JMP         product_turn
 
 product_turn_end:
-	ADDQ $0x00000010, R9
+	ADDQ $0x00000010, R10
 
 product_register:
-	SUBQ        $0x00000004, R9
+	SUBQ        $0x00000004, R10
 	JB          product_register_end
-	VMOVDQU     (AX)(SI*1), Y3
-	VMULPD      (CX)(SI*1), Y3, Y6
-	VFMSUB132PD (CX)(SI*1), Y6, Y3
+	VMOVDQU     (AX)(DI*1), Y3
+	VMULPD      (CX)(DI*1), Y3, Y6
+	VFMSUB132PD (CX)(DI*1), Y6, Y3
 	VADDPD      Y6, Y0, Y2
 	VFMSUB231PD Y9, Y2, Y0
 	VSUBPD      Y0, Y6, Y6
 	VPXOR       Y8, Y2, Y0
 	VPOR        Y0, Y10, Y10
-	VMOVDQU     Y6, (SP)(DI*1)
+	VMOVDQU     Y6, (SI)(R8*1)
 	VADDPD      Y3, Y4, Y6
 	VFMSUB231PD Y9, Y6, Y4
 	VSUBPD      Y4, Y3, Y3
-	VMOVDQU     Y3, 4224(SP)(DI*1)
+	VMOVDQU     Y3, 4224(SI)(R8*1)
 	VMOVAPD     Y2, Y0
 	VMOVAPD     Y6, Y4
+	ADDQ        $0x00000020, R8
 	ADDQ        $0x00000020, DI
-	ADDQ        $0x00000020, SI
 	JMP         product_register
 
 product_register_end:
-	ADDQ $0x00000004, R9
+	ADDQ $0x00000004, R10
 
 product_element:
-	SUBQ        $0x00000001, R9
+	SUBQ        $0x00000001, R10
 	JB          product_element_end
-	VMOVSD      (AX)(SI*1), X11
-	VMOVSD      (CX)(SI*1), X12
+	VMOVSD      (AX)(DI*1), X11
+	VMOVSD      (CX)(DI*1), X12
 	VMULPD      Y12, Y11, Y3
 	VFMSUB132PD Y12, Y3, Y11
 	VADDPD      Y3, Y0, Y2
@@ -290,27 +487,27 @@ product_element:
 	VSUBPD      Y0, Y3, Y3
 	VPXOR       Y8, Y2, Y0
 	VPOR        Y0, Y10, Y10
-	VMOVDQU     Y3, (SP)(DI*1)
+	VMOVDQU     Y3, (SI)(R8*1)
 	VADDPD      Y11, Y4, Y6
 	VFMSUB231PD Y9, Y6, Y4
 	VSUBPD      Y4, Y11, Y11
-	VMOVDQU     Y11, 4224(SP)(DI*1)
+	VMOVDQU     Y11, 4224(SI)(R8*1)
 	VMOVAPD     Y2, Y0
 	VMOVAPD     Y6, Y4
-	ADDQ        $0x00000020, DI
-	ADDQ        $0x00000008, SI
+	ADDQ        $0x00000020, R8
+	ADDQ        $0x00000008, DI
 	JMP         product_element
 
 product_element_end:
-	ADDQ    $0x00000001, R9
+	ADDQ    $0x00000001, R10
 	VPSRLQ  $0x34, Y10, Y10
 	VPTEST  Y10, Y10
 	JNZ     sum
-	STMXCSR 8452(SP)
-	TESTL   $0x00000019, 8452(SP)
+	STMXCSR 8516(SP)
+	TESTL   $0x00000019, 8516(SP)
 	JNZ     sum
-	MOVL    $0x00001f80, 8452(SP)
-	LDMXCSR 8452(SP)
+	MOVL    $0x00001f80, 8516(SP)
+	LDMXCSR 8516(SP)
 	VMOVDQU 128(BX), Y2
 	VMOVDQU 160(BX), Y3
 	VMOVDQU 192(BX), Y6
@@ -319,37 +516,37 @@ product_element_end:
 	VMOVDQU 288(BX), Y13
 	VMOVDQU 320(BX), Y14
 	VMOVDQU 352(BX), Y15
-	XORQ    R9, R9
+	XORQ    R10, R10
 
 rest_turn:
-	SUBQ        $0x00000080, DI
+	SUBQ        $0x00000080, R8
 	JB          rest_turn_end
-	VFMADD231PD (SP)(R9*1), Y9, Y2
-	VADDPD      4224(SP)(R9*1), Y8, Y8
-	VFMADD231PD 32(SP)(R9*1), Y9, Y3
-	VADDPD      4256(SP)(R9*1), Y13, Y13
-	VFMADD231PD 64(SP)(R9*1), Y9, Y6
-	VADDPD      4288(SP)(R9*1), Y14, Y14
-	VFMADD231PD 96(SP)(R9*1), Y9, Y7
-	VADDPD      4320(SP)(R9*1), Y15, Y15
-	ADDQ        $0x00000080, R9
+	VFMADD231PD (SI)(R10*1), Y9, Y2
+	VADDPD      4224(SI)(R10*1), Y8, Y8
+	VFMADD231PD 32(SI)(R10*1), Y9, Y3
+	VADDPD      4256(SI)(R10*1), Y13, Y13
+	VFMADD231PD 64(SI)(R10*1), Y9, Y6
+	VADDPD      4288(SI)(R10*1), Y14, Y14
+	VFMADD231PD 96(SI)(R10*1), Y9, Y7
+	VADDPD      4320(SI)(R10*1), Y15, Y15
+	ADDQ        $0x00000080, R10
 	JMP         rest_turn
 
 rest_turn_end:
-	ADDQ $0x00000080, DI
+	ADDQ $0x00000080, R8
 
 rest_register:
-	SUBQ        $0x00000020, DI
+	SUBQ        $0x00000020, R8
 	JB          rest_register_end
-	VFMADD231PD (SP)(R9*1), Y9, Y2
-	VADDPD      4224(SP)(R9*1), Y8, Y8
-	ADDQ        $0x00000020, R9
+	VFMADD231PD (SI)(R10*1), Y9, Y2
+	VADDPD      4224(SI)(R10*1), Y8, Y8
+	ADDQ        $0x00000020, R10
 	JMP         rest_register
 
 rest_register_end:
-	ADDQ    $0x00000020, DI
-	STMXCSR 8452(SP)
-	TESTL   $0x00000029, 8452(SP)
+	ADDQ    $0x00000020, R8
+	STMXCSR 8516(SP)
+	TESTL   $0x00000029, 8516(SP)
 	JNZ     sum
 	VMOVDQU Y0, (BX)
 	VMOVDQU Y1, 32(BX)
@@ -363,7 +560,7 @@ rest_register_end:
 	VMOVDQU Y13, 288(BX)
 	VMOVDQU Y14, 320(BX)
 	VMOVDQU Y15, 352(BX)
-	MOVQ    R10, R8
+	MOVQ    R11, R9
 	JMP     block
 
 sum:
@@ -389,8 +586,8 @@ sum:
 	VMOVDQU      288(BX), Y9
 	VMOVDQU      320(BX), Y10
 	VMOVDQU      352(BX), Y11
-	MOVL         $0x00001f80, 8452(SP)
-	LDMXCSR      8452(SP)
+	MOVL         $0x00001f80, 8516(SP)
+	LDMXCSR      8516(SP)
 	VADDPD       Y1, Y0, Y0
 	VEXTRACTF128 $0x01, Y0, X1
 	VADDPD       X1, X0, X0
@@ -419,12 +616,12 @@ sum:
 	VPERMILPD    $0x01, X8, X0
 	VADDSD       X0, X8, X8
 	VMOVSD       X8, 792(BX)
-	STMXCSR      8452(SP)
-	LDMXCSR      8448(SP)
-	MOVL         8452(SP), AX
+	STMXCSR      8516(SP)
+	LDMXCSR      8512(SP)
+	MOVL         8516(SP), AX
 	TESTL        $0x00000029, AX
 	SETEQ        AL
 	VZEROUPPER
-	MOVQ         R8, done+48(FP)
+	MOVQ         R9, done+48(FP)
 	MOVB         AL, whole+56(FP)
 	RET

@@ -158,32 +158,35 @@ sum:
 
 // func dotAVX512(x *float64, y *float64, n int, above float64, below float64, state *float64) (done int, whole bool)
 // Requires: AVX, AVX512DQ, AVX512F, CMOV, SSE
-TEXT ·dotAVX512(SB), $9224-57
+TEXT ·dotAVX512(SB), $9288-57
 	MOVQ         x+0(FP), AX
 	MOVQ         y+8(FP), CX
 	MOVQ         n+16(FP), DX
 	MOVQ         state+40(FP), BX
-	STMXCSR      9216(SP)
-	MOVL         $0x00001f80, 9220(SP)
-	LDMXCSR      9220(SP)
+	LEAQ         (SP), SI
+	ADDQ         $0x3f, SI
+	ANDQ         $-64, SI
+	STMXCSR      9280(SP)
+	MOVL         $0x00001f80, 9284(SP)
+	LDMXCSR      9284(SP)
 	VBROADCASTSD above+24(FP), Z0
 	VBROADCASTSD below+32(FP), Z1
 	VMOVDQU64    Z0, (BX)
 	VMOVDQU64    Z1, 128(BX)
 	VMOVDQU64    Z0, 64(BX)
 	VMOVDQU64    Z1, 192(BX)
-	XORQ         SI, SI
-	XORQ         R8, R8
+	XORQ         DI, DI
+	XORQ         R9, R9
 
 block:
-	MOVQ         DX, R9
-	SUBQ         R8, R9
+	MOVQ         DX, R10
+	SUBQ         R9, R10
 	JZ           sum
-	MOVQ         $0x00000200, R10
-	CMPQ         R9, R10
-	CMOVQGT      R10, R9
-	MOVQ         R9, R10
-	ADDQ         R8, R10
+	MOVQ         $0x00000200, R11
+	CMPQ         R10, R11
+	CMOVQGT      R11, R10
+	MOVQ         R10, R11
+	ADDQ         R9, R11
 	VMOVDQU64    (BX), Z0
 	VMOVDQU64    64(BX), Z1
 	VMOVDQU64    128(BX), Z4
@@ -193,123 +196,123 @@ block:
 	VPSLLQ       $0x36, Z9, Z9
 	VPSRLQ       $0x02, Z9, Z9
 	VPXORQ       Z10, Z10, Z10
-	XORQ         DI, DI
+	XORQ         R8, R8
 
 product_turn:
-	SUBQ        $0x00000020, R9
+	SUBQ        $0x00000020, R10
 	JB          product_turn_end
-	VMOVDQU64   (AX)(SI*1), Z3
-	VMULPD      (CX)(SI*1), Z3, Z6
-	VFMSUB132PD (CX)(SI*1), Z6, Z3
+	VMOVDQU64   (AX)(DI*1), Z3
+	VMULPD      (CX)(DI*1), Z3, Z6
+	VFMSUB132PD (CX)(DI*1), Z6, Z3
 	VADDPD      Z6, Z0, Z2
 	VFMSUB231PD Z9, Z2, Z0
 	VSUBPD      Z0, Z6, Z6
 	VPTERNLOGQ  $0xf6, Z8, Z2, Z10
-	VMOVDQU64   Z6, (SP)(DI*1)
+	VMOVDQU64   Z6, (SI)(R8*1)
 	VADDPD      Z3, Z4, Z6
 	VFMSUB231PD Z9, Z6, Z4
 	VSUBPD      Z4, Z3, Z3
-	VMOVDQU64   Z3, 4608(SP)(DI*1)
-	VMOVDQU64   64(AX)(SI*1), Z0
-	VMULPD      64(CX)(SI*1), Z0, Z4
-	VFMSUB132PD 64(CX)(SI*1), Z4, Z0
+	VMOVDQU64   Z3, 4608(SI)(R8*1)
+	VMOVDQU64   64(AX)(DI*1), Z0
+	VMULPD      64(CX)(DI*1), Z0, Z4
+	VFMSUB132PD 64(CX)(DI*1), Z4, Z0
 	VADDPD      Z4, Z1, Z3
 	VFMSUB231PD Z9, Z3, Z1
 	VSUBPD      Z1, Z4, Z4
 	VPTERNLOGQ  $0xf6, Z8, Z3, Z10
-	VMOVDQU64   Z4, 64(SP)(DI*1)
+	VMOVDQU64   Z4, 64(SI)(R8*1)
 	VADDPD      Z0, Z5, Z7
 	VFMSUB231PD Z9, Z7, Z5
 	VSUBPD      Z5, Z0, Z0
-	VMOVDQU64   Z0, 4672(SP)(DI*1)
-	VMOVDQU64   128(AX)(SI*1), Z1
-	VMULPD      128(CX)(SI*1), Z1, Z4
-	VFMSUB132PD 128(CX)(SI*1), Z4, Z1
+	VMOVDQU64   Z0, 4672(SI)(R8*1)
+	VMOVDQU64   128(AX)(DI*1), Z1
+	VMULPD      128(CX)(DI*1), Z1, Z4
+	VFMSUB132PD 128(CX)(DI*1), Z4, Z1
 	VADDPD      Z4, Z2, Z0
 	VFMSUB231PD Z9, Z0, Z2
 	VSUBPD      Z2, Z4, Z4
 	VPTERNLOGQ  $0xf6, Z8, Z0, Z10
-	VMOVDQU64   Z4, 128(SP)(DI*1)
+	VMOVDQU64   Z4, 128(SI)(R8*1)
 	VADDPD      Z1, Z6, Z4
 	VFMSUB231PD Z9, Z4, Z6
 	VSUBPD      Z6, Z1, Z1
-	VMOVDQU64   Z1, 4736(SP)(DI*1)
-	VMOVDQU64   192(AX)(SI*1), Z2
-	VMULPD      192(CX)(SI*1), Z2, Z5
-	VFMSUB132PD 192(CX)(SI*1), Z5, Z2
+	VMOVDQU64   Z1, 4736(SI)(R8*1)
+	VMOVDQU64   192(AX)(DI*1), Z2
+	VMULPD      192(CX)(DI*1), Z2, Z5
+	VFMSUB132PD 192(CX)(DI*1), Z5, Z2
 	VADDPD      Z5, Z3, Z1
 	VFMSUB231PD Z9, Z1, Z3
 	VSUBPD      Z3, Z5, Z5
 	VPTERNLOGQ  $0xf6, Z8, Z1, Z10
-	VMOVDQU64   Z5, 192(SP)(DI*1)
+	VMOVDQU64   Z5, 192(SI)(R8*1)
 	VADDPD      Z2, Z7, Z5
 	VFMSUB231PD Z9, Z5, Z7
 	VSUBPD      Z7, Z2, Z2
-	VMOVDQU64   Z2, 4800(SP)(DI*1)
+	VMOVDQU64   Z2, 4800(SI)(R8*1)
+	ADDQ        $0x00000100, R8
 	ADDQ        $0x00000100, DI
-	ADDQ        $0x00000100, SI
 	JMP         product_turn
 
 product_turn_end:
-	ADDQ $0x00000020, R9
+	ADDQ $0x00000020, R10
 
 product_register:
-	SUBQ        $0x00000008, R9
+	SUBQ        $0x00000008, R10
 	JB          product_register_end
-	VMOVDQU64   (AX)(SI*1), Z3
-	VMULPD      (CX)(SI*1), Z3, Z6
-	VFMSUB132PD (CX)(SI*1), Z6, Z3
+	VMOVDQU64   (AX)(DI*1), Z3
+	VMULPD      (CX)(DI*1), Z3, Z6
+	VFMSUB132PD (CX)(DI*1), Z6, Z3
 	VADDPD      Z6, Z0, Z2
 	VFMSUB231PD Z9, Z2, Z0
 	VSUBPD      Z0, Z6, Z6
 	VPTERNLOGQ  $0xf6, Z8, Z2, Z10
-	VMOVDQU64   Z6, (SP)(DI*1)
+	VMOVDQU64   Z6, (SI)(R8*1)
 	VADDPD      Z3, Z4, Z6
 	VFMSUB231PD Z9, Z6, Z4
 	VSUBPD      Z4, Z3, Z3
-	VMOVDQU64   Z3, 4608(SP)(DI*1)
+	VMOVDQU64   Z3, 4608(SI)(R8*1)
 	VMOVAPD     Z2, Z0
 	VMOVAPD     Z6, Z4
+	ADDQ        $0x00000040, R8
 	ADDQ        $0x00000040, DI
-	ADDQ        $0x00000040, SI
 	JMP         product_register
 
 product_register_end:
-	ADDQ $0x00000008, R9
+	ADDQ $0x00000008, R10
 
 product_element:
-	SUBQ        $0x00000001, R9
+	SUBQ        $0x00000001, R10
 	JB          product_element_end
-	VMOVSD      (AX)(SI*1), X11
-	VMOVSD      (CX)(SI*1), X12
+	VMOVSD      (AX)(DI*1), X11
+	VMOVSD      (CX)(DI*1), X12
 	VMULPD      Z12, Z11, Z3
 	VFMSUB132PD Z12, Z3, Z11
 	VADDPD      Z3, Z0, Z2
 	VFMSUB231PD Z9, Z2, Z0
 	VSUBPD      Z0, Z3, Z3
 	VPTERNLOGQ  $0xf6, Z8, Z2, Z10
-	VMOVDQU64   Z3, (SP)(DI*1)
+	VMOVDQU64   Z3, (SI)(R8*1)
 	VADDPD      Z11, Z4, Z6
 	VFMSUB231PD Z9, Z6, Z4
 	VSUBPD      Z4, Z11, Z11
-	VMOVDQU64   Z11, 4608(SP)(DI*1)
+	VMOVDQU64   Z11, 4608(SI)(R8*1)
 	VMOVAPD     Z2, Z0
 	VMOVAPD     Z6, Z4
-	ADDQ        $0x00000040, DI
-	ADDQ        $0x00000008, SI
+	ADDQ        $0x00000040, R8
+	ADDQ        $0x00000008, DI
 	JMP         product_element
 
 product_element_end:
-	ADDQ      $0x00000001, R9
+	ADDQ      $0x00000001, R10
 	VPSRLQ    $0x34, Z10, Z10
 	VPTESTMQ  Z10, Z10, K1
 	KORTESTB  K1, K1
 	JNZ       sum
-	STMXCSR   9220(SP)
-	TESTL     $0x00000019, 9220(SP)
+	STMXCSR   9284(SP)
+	TESTL     $0x00000019, 9284(SP)
 	JNZ       sum
-	MOVL      $0x00001f80, 9220(SP)
-	LDMXCSR   9220(SP)
+	MOVL      $0x00001f80, 9284(SP)
+	LDMXCSR   9284(SP)
 	VMOVDQU64 256(BX), Z2
 	VMOVDQU64 320(BX), Z3
 	VMOVDQU64 384(BX), Z6
@@ -318,37 +321,37 @@ product_element_end:
 	VMOVDQU64 576(BX), Z13
 	VMOVDQU64 640(BX), Z14
 	VMOVDQU64 704(BX), Z15
-	XORQ      R9, R9
+	XORQ      R10, R10
 
 rest_turn:
-	SUBQ        $0x00000100, DI
+	SUBQ        $0x00000100, R8
 	JB          rest_turn_end
-	VFMADD231PD (SP)(R9*1), Z9, Z2
-	VADDPD      4608(SP)(R9*1), Z8, Z8
-	VFMADD231PD 64(SP)(R9*1), Z9, Z3
-	VADDPD      4672(SP)(R9*1), Z13, Z13
-	VFMADD231PD 128(SP)(R9*1), Z9, Z6
-	VADDPD      4736(SP)(R9*1), Z14, Z14
-	VFMADD231PD 192(SP)(R9*1), Z9, Z7
-	VADDPD      4800(SP)(R9*1), Z15, Z15
-	ADDQ        $0x00000100, R9
+	VFMADD231PD (SI)(R10*1), Z9, Z2
+	VADDPD      4608(SI)(R10*1), Z8, Z8
+	VFMADD231PD 64(SI)(R10*1), Z9, Z3
+	VADDPD      4672(SI)(R10*1), Z13, Z13
+	VFMADD231PD 128(SI)(R10*1), Z9, Z6
+	VADDPD      4736(SI)(R10*1), Z14, Z14
+	VFMADD231PD 192(SI)(R10*1), Z9, Z7
+	VADDPD      4800(SI)(R10*1), Z15, Z15
+	ADDQ        $0x00000100, R10
 	JMP         rest_turn
 
 rest_turn_end:
-	ADDQ $0x00000100, DI
+	ADDQ $0x00000100, R8
 
 rest_register:
-	SUBQ        $0x00000040, DI
+	SUBQ        $0x00000040, R8
 	JB          rest_register_end
-	VFMADD231PD (SP)(R9*1), Z9, Z2
-	VADDPD      4608(SP)(R9*1), Z8, Z8
-	ADDQ        $0x00000040, R9
+	VFMADD231PD (SI)(R10*1), Z9, Z2
+	VADDPD      4608(SI)(R10*1), Z8, Z8
+	ADDQ        $0x00000040, R10
 	JMP         rest_register
 
 rest_register_end:
-	ADDQ      $0x00000040, DI
-	STMXCSR   9220(SP)
-	TESTL     $0x00000029, 9220(SP)
+	ADDQ      $0x00000040, R8
+	STMXCSR   9284(SP)
+	TESTL     $0x00000029, 9284(SP)
 	JNZ       sum
 	VMOVDQU64 Z0, (BX)
 	VMOVDQU64 Z1, 64(BX)
@@ -362,7 +365,7 @@ rest_register_end:
 	VMOVDQU64 Z13, 576(BX)
 	VMOVDQU64 Z14, 640(BX)
 	VMOVDQU64 Z15, 704(BX)
-	MOVQ      R10, R8
+	MOVQ      R11, R9
 	JMP       block
 
 sum:
@@ -388,8 +391,8 @@ sum:
 	VMOVDQU64     576(BX), Z9
 	VMOVDQU64     640(BX), Z10
 	VMOVDQU64     704(BX), Z11
-	MOVL          $0x00001f80, 9220(SP)
-	LDMXCSR       9220(SP)
+	MOVL          $0x00001f80, 9284(SP)
+	LDMXCSR       9284(SP)
 	VADDPD        Z1, Z0, Z0
 	VEXTRACTF64X4 $0x01, Z0, Y1
 	VADDPD        Y1, Y0, Y0
@@ -426,12 +429,12 @@ sum:
 	VPERMILPD     $0x01, X8, X0
 	VADDSD        X0, X8, X8
 	VMOVSD        X8, 792(BX)
-	STMXCSR       9220(SP)
-	LDMXCSR       9216(SP)
-	MOVL          9220(SP), AX
+	STMXCSR       9284(SP)
+	LDMXCSR       9280(SP)
+	MOVL          9284(SP), AX
 	TESTL         $0x00000029, AX
 	SETEQ         AL
 	VZEROUPPER
-	MOVQ          R8, done+48(FP)
+	MOVQ          R9, done+48(FP)
 	MOVB          AL, whole+56(FP)
 	RET

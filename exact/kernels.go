@@ -26,6 +26,17 @@ const (
 	sumBlock = 1 << 10
 	dotBlock = 1 << 9
 
+	// Among so many terms a difference of exponents is looked for that a kernel has no room for.
+	samples  = 8
+	sumWidth = 26
+	dotWidth = 40
+
+	// From so many blocks of products on, which are different, a table is worth emptying; measured.
+	wideTable = 4
+
+	// What the kernel for limbs takes at once.
+	limbBatch = 8
+
 	// A block that a kernel hands back goes to the integers, and then as many more terms before the
 	// kernel is tried again; twice as many each time, up to this many blocks.
 	maxHanded = 64
@@ -60,6 +71,12 @@ func (a *Accumulator) sumKernel(k kernels, x []float64) {
 	var s sumState
 	var t *bins
 	empty, whole, handed := true, true, 1
+	if tooWide(x) {
+		handed = maxHanded
+		n := min(len(x), handed*sumBlock)
+		a.addWideTerms(k, &t, x[:n])
+		x = x[n:]
+	}
 	for len(x) > 0 {
 		n := min(len(x), sumStretch)
 		var done int
@@ -76,7 +93,7 @@ func (a *Accumulator) sumKernel(k kernels, x []float64) {
 			}
 		default:
 			n = min(len(x), handed*sumBlock)
-			a.addIntegers(&t, x[:n])
+			a.addWideTerms(k, &t, x[:n])
 			x = x[n:]
 			handed = min(2*handed, maxHanded)
 		}
@@ -85,6 +102,46 @@ func (a *Accumulator) sumKernel(k kernels, x []float64) {
 		s.flush(a, whole)
 	}
 	t.release(a)
+}
+
+// tooWide looks at some terms, and says whether the chains have no room for their exponents.
+func tooWide(x []float64) bool {
+	low, high := uint64(expInf), uint64(0)
+	for i := 0; i < len(x); i += len(x) / samples {
+		if e := math.Float64bits(x[i]) >> mantBits & expMask; e != 0 {
+			low, high = min(low, e), max(high, e)
+		}
+	}
+	return high > low+sumWidth
+}
+
+// addWideTerms adds x to the limbs, or, if it is long, by the table *t, which it takes from the
+// pool: it costs less for each term, and more to empty.
+func (a *Accumulator) addWideTerms(k kernels, t **bins, x []float64) {
+	if *t == nil && len(x) < maxHanded*sumBlock {
+		a.addLimbs(k, x)
+	} else {
+		a.addIntegers(t, x)
+	}
+}
+
+// addLimbs adds x to the limbs.
+func (a *Accumulator) addLimbs(k kernels, x []float64) {
+	for len(x) > 0 {
+		if a.adds == maxAdds {
+			a.carry()
+		}
+		n := min(len(x), maxAdds-a.adds)
+		done := k.limbs(&x[0], n, &a.limb)
+		a.adds += done
+		x = x[done:]
+		// What is left is no multiple of what the kernel takes, or not finite.
+		n = min(len(x), limbBatch)
+		for _, v := range x[:n] {
+			a.add(math.Float64bits(v))
+		}
+		x = x[n:]
+	}
 }
 
 // dotState is what a kernel has of an inner product.
@@ -122,14 +179,18 @@ func exponents(x, y float64) int {
 	return int(math.Float64bits(x)>>mantBits&expMask) + int(math.Float64bits(y)>>mantBits&expMask)
 }
 
-// guess looks at some products, and leaves room for the others.
-func guess(x, y []float64) int {
-	e := 0
-	x = x[:min(len(x), dotBlock)]
-	for i := 0; i < len(x); i += len(x) / 8 {
-		e = max(e, exponents(x[i], y[i]))
+// guess looks at some products, and leaves room for the others; it says whether they are too
+// different for any k.
+func guess(x, y []float64) (k int, tooWide bool) {
+	low, high := 2*expInf, 0
+	n := min(len(x), dotBlock)
+	for i := 0; i < n; i += n / samples {
+		e := exponents(x[i], y[i])
+		if high = max(high, e); x[i] != 0 && y[i] != 0 {
+			low = min(low, e)
+		}
 	}
-	return aboveFor(e + 2)
+	return aboveFor(high + 2), high > low+dotWidth
 }
 
 // largest looks at all products.
@@ -144,7 +205,14 @@ func largest(x, y []float64) int {
 // dotKernel adds the products of x and y: what is not exact in a kernel, as integers.
 func (a *Accumulator) dotKernel(k kernels, x, y []float64) {
 	var t *productTable
-	above, handed := guess(x, y), 1
+	above, wide := guess(x, y)
+	handed := 1
+	if wide {
+		handed = wideTable
+		n := min(len(x), handed*dotBlock)
+		a.addWideProducts(&t, x[:n], y[:n])
+		x, y = x[n:], y[n:]
+	}
 	for len(x) > 0 {
 		var s dotState
 		n := min(len(x), dotStretch)
@@ -162,9 +230,21 @@ func (a *Accumulator) dotKernel(k kernels, x, y []float64) {
 			continue
 		}
 		n = min(len(x), handed*dotBlock)
-		a.addIntegerProducts(&t, x[:n], y[:n])
+		a.addWideProducts(&t, x[:n], y[:n])
 		x, y = x[n:], y[n:]
 		handed = min(2*handed, maxHanded)
 	}
 	t.release(a)
+}
+
+// addWideProducts adds the products of x and y one by one, or, if they are many, by the table *t,
+// which it takes from the pool.
+func (a *Accumulator) addWideProducts(t **productTable, x, y []float64) {
+	if *t != nil || len(x) >= wideTable*dotBlock {
+		a.addIntegerProducts(t, x, y)
+		return
+	}
+	for i, v := range x {
+		a.addProduct(math.Float64bits(v), math.Float64bits(y[i]))
+	}
 }

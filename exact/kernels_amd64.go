@@ -31,3 +31,7 @@ func (k kernels) dot(x, y *float64, n int, above, below float64, s *dotState) (d
 	}
 	return dotAVX2(x, y, n, above, below, &s.chains[0])
 }
+
+func (kernels) limbs(x *float64, n int, limb *[limbs]int64) (done int) {
+	return limbsAVX2(x, n, &limb[0])
+}

@@ -73,8 +73,8 @@ type productTable struct {
 var productPool = sync.Pool{New: func() any { return new(productTable) }}
 
 // AddProducts adds the products of the elements of x and y with equal index, exactly: their inner
-// product. It panics if the lengths differ. For long vectors it uses a table of 128 KiB, taken from
-// a pool and returned at the end.
+// product. It panics if the lengths differ. Long vectors without a kernel, or too different for it,
+// use a table of 128 KiB, taken from a pool and returned at the end.
 func (a *Accumulator) AddProducts(x, y []float64) { a.addProducts(native, x, y) }
 
 func (a *Accumulator) addProducts(k kernels, x, y []float64) {

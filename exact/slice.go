@@ -24,8 +24,8 @@ type bins struct {
 
 var binsPool = sync.Pool{New: func() any { return new(bins) }}
 
-// AddSlice adds all elements of x exactly. For long slices it uses a table of 41 KiB, taken from a
-// pool and returned at the end.
+// AddSlice adds all elements of x exactly. Long slices without a kernel, or too different for it,
+// use a table of 41 KiB, taken from a pool and returned at the end.
 func (a *Accumulator) AddSlice(x []float64) { a.addSlice(native, x) }
 
 func (a *Accumulator) addSlice(k kernels, x []float64) {

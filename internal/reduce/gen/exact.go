@@ -95,6 +95,17 @@ func ones(width int) vec {
 	return v
 }
 
+// aligned returns the address of so many bytes of the frame that begin a line of the cache: a
+// register that lies across two lines is stored in two steps.
+func aligned(size int) reg.Register {
+	const line = 64
+	p := GP64()
+	LEAQ(AllocLocal(size+line), p)
+	ADDQ(Imm(line-1), p)
+	ANDQ(I32(-line), p)
+	return p
+}
+
 func zero(v vec) { VPXOR(part(v, 16), part(v, 16), part(v, 16)) }
 
 // and sets z to x and y, all of the full width.
@@ -269,7 +280,7 @@ func dotKernel(width int, name string) {
 	lanes := width / double
 	// An element that is alone takes a whole register of the scratch.
 	vectors := dotBlock/lanes + lanes
-	scratch := AllocLocal(2 * vectors * width)
+	scratch := aligned(2 * vectors * width)
 	env := enter()
 	// One register holds where the running sums begin, in its other uses too.
 	start := func(param string) (v vec) {
@@ -316,7 +327,7 @@ func dotKernel(width int, name string) {
 	}
 	XORQ(s, s)
 	at := func(kind, u int) Mem {
-		return Mem{Base: scratch.Base, Index: s, Scale: 1, Disp: scratch.Disp + (kind*vectors+u)*width, Symbol: scratch.Symbol}
+		return Mem{Base: scratch, Index: s, Scale: 1, Disp: (kind*vectors + u) * width}
 	}
 	strips("product", width, 2*running, i, left, func(u, count, size int) {
 		e, p := register(width), register(width)
@@ -443,7 +454,97 @@ func dotKernel(width int, name string) {
 	RET()
 }
 
+// limbKernel adds n numbers to limbs of 32 bits, as Accumulator.add does. It cuts the
+// mantissas into pieces for two limbs, four at a time, and then adds them one by one.
+func limbKernel(name string) {
+	const width, lanes, batch = 32, 4, 2
+	TEXT(name, NOSPLIT, "func(x *float64, n int, limb *int64) (done int)")
+	Pragma("noescape")
+	Doc(name+" adds elements of x to limb, up to the first four that are not all finite; done",
+		"is the number of those added, a multiple of four.")
+	x := Load(Param("x"), GP64())
+	n := Load(Param("n"), GP64())
+	limb := Load(Param("limb"), GP64())
+	scratch := AllocLocal(3 * batch * width)
+	constant := func(v uint64) vec {
+		r, g := YMM(), GP64()
+		MOVQ(U64(v), g)
+		VMOVQ(g, r.AsX())
+		VPBROADCASTQ(r.AsX(), r)
+		return r
+	}
+	mantissa, implicit := constant(1<<52-1), constant(1<<52)
+	special, bias := constant(0x7ff), constant(1075)
+	limbBits, limbShift, limbMask := constant(32), constant(31), constant(1<<32-1)
+	none := YMM()
+	zero(none)
+	i, done := GP64(), GP64()
+	XORQ(i, i)
+	XORQ(done, done)
+	at := func(kind, u, lane int) Mem { return scratch.Offset((kind*batch+u)*width + lane*double) }
+	loop := func(label string, count int) {
+		Label(label)
+		SUBQ(U32(count*lanes), n)
+		JB(LabelRef(label + "_end"))
+		for u := range count {
+			b, e, m, t := YMM(), YMM(), YMM(), YMM()
+			VMOVDQU(Mem{Base: x, Index: i, Scale: 1, Disp: u * width}, b)
+			VPADDQ(b, b, e)
+			VPSRLQ(Imm(53), e, e)
+			VPCMPEQQ(special, e, t)
+			VPTEST(t, t)
+			JNZ(LabelRef("end"))
+			VPAND(mantissa, b, m)
+			// A subnormal number, or zero, has the exponent 1, and no implicit bit.
+			VPCMPEQQ(none, e, t)
+			VPSUBQ(t, e, e)
+			VPANDN(implicit, t, t)
+			VPOR(t, m, m)
+			sign := YMM()
+			VPCMPGTQ(b, none, sign)
+			VPADDQ(bias, e, e)
+			VPAND(limbShift, e, t)
+			VPSRLQ(Imm(5), e, e)
+			VMOVDQU(e, at(0, u, 0))
+			low := YMM()
+			VPSLLVQ(t, m, low)
+			VPAND(limbMask, low, low)
+			VPSUBQ(t, limbBits, t)
+			VPSRLVQ(t, m, m)
+			for kind, v := range []vec{low, m} {
+				VPXOR(sign, v, v)
+				VPSUBQ(sign, v, v)
+				VMOVDQU(v, at(1+kind, u, 0))
+			}
+		}
+		for u := range count {
+			for lane := range lanes {
+				where, piece := GP64(), GP64()
+				MOVQ(at(0, u, lane), where)
+				for kind := range 2 {
+					MOVQ(at(1+kind, u, lane), piece)
+					ADDQ(piece, Mem{Base: limb, Index: where, Scale: 8, Disp: kind * 8})
+				}
+			}
+		}
+		ADDQ(U32(count*width), i)
+		ADDQ(U32(count*lanes), done)
+		JMP(LabelRef(label))
+		Label(label + "_end")
+		ADDQ(U32(count*lanes), n)
+	}
+	loop("batch", batch)
+	loop("register", 1)
+	Label("end")
+	VZEROUPPER()
+	Store(done, ReturnIndex(0))
+	RET()
+}
+
 func exact(width int, suffix string) {
+	if width == 32 {
+		limbKernel("limbs" + suffix)
+	}
 	sumKernel(width, "sum"+suffix)
 	dotKernel(width, "dot"+suffix)
 }
