@@ -4,6 +4,11 @@
 
 package exact
 
+// widenAVX2 sets dst to the n numbers of src.
+//
+//go:noescape
+func widenAVX2(dst *float64, src *float32, n int)
+
 // limbsAVX2 adds elements of x to limb, up to the first four that are not all finite; done
 // is the number of those added, a multiple of four.
 //

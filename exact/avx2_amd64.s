@@ -4,6 +4,42 @@
 
 #include "textflag.h"
 
+// func widenAVX2(dst *float64, src *float32, n int)
+// Requires: AVX, SSE
+TEXT ·widenAVX2(SB), NOSPLIT, $8-24
+	MOVQ    dst+0(FP), AX
+	MOVQ    src+8(FP), CX
+	MOVQ    n+16(FP), DX
+	STMXCSR (SP)
+	MOVL    $0x00001f80, 4(SP)
+	LDMXCSR 4(SP)
+	XORQ    BX, BX
+
+four:
+	SUBQ      $0x04, DX
+	JB        four_end
+	VCVTPS2PD (CX)(BX*4), Y0
+	VMOVUPD   Y0, (AX)(BX*8)
+	ADDQ      $0x04, BX
+	JMP       four
+
+four_end:
+	ADDQ $0x04, DX
+
+one:
+	SUBQ      $0x01, DX
+	JB        one_end
+	VXORPD    X0, X0, X0
+	VCVTSS2SD (CX)(BX*4), X0, X0
+	VMOVSD    X0, (AX)(BX*8)
+	INCQ      BX
+	JMP       one
+
+one_end:
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
 // func limbsAVX2(x *float64, n int, limb *int64) (done int)
 // Requires: AVX, AVX2
 TEXT ·limbsAVX2(SB), NOSPLIT, $192-32

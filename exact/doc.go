@@ -18,6 +18,9 @@
 // reduction that adds int64 values merges sums; for files there is a byte encoding,
 // [Accumulator.AppendBinary].
 //
+// [AddStrided] and [AddProductsStrided] take elements with a stride, and float32; [AddComplex] and
+// [AddInner] take complex numbers into a [Complex]. All read the memory as it is.
+//
 // # Algorithm
 //
 // An accumulator is a superaccumulator (U. Kulisch, Computer Arithmetic and Validity, 2nd ed. 2013,

@@ -35,3 +35,5 @@ func (k kernels) dot(x, y *float64, n int, above, below float64, s *dotState) (d
 func (kernels) limbs(x *float64, n int, limb *[limbs]int64) (done int) {
 	return limbsAVX2(x, n, &limb[0])
 }
+
+func (kernels) widen(dst *float64, src *float32, n int) { widenAVX2(dst, src, n) }

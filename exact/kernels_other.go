@@ -11,3 +11,5 @@ func (kernels) limbs(*float64, int, *[limbs]int64) int { panic("exact: no kernel
 func (kernels) dot(_, _ *float64, _ int, _, _ float64, _ *dotState) (int, bool) {
 	panic("exact: no kernel")
 }
+
+func (kernels) widen(*float64, *float32, int) { panic("exact: no kernel") }

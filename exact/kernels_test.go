@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -189,16 +190,19 @@ func TestKernelsInAnyEnvironment(t *testing.T) {
 	)
 	r := rand.New(rand.NewPCG(29, 30))
 	for name, source := range sources {
-		x, y := draw(r, 1000, source), draw(r, 1000, source)
+		x, y, u := draw(r, 1000, source), draw(r, 1000, source), narrow(r, 1000, source)
 		for _, environment := range []uint32{clean | down, clean | up, clean | zero, clean | flush | deny, clean | raised} {
 			for _, k := range exact.Kernels() {
 				var a exact.Accumulator
 				before := rounding.SetEnvironment(environment)
 				k.AddSlice(&a, x)
 				k.AddProducts(&a, x, y)
+				exact.AddStrided(&a, u, 1)
+				exact.AddStrided(&a, u, 2)
 				after := rounding.SetEnvironment(before)
 				require.Equal(t, environment&^raised, after&^raised, name)
-				require.Equal(t, encoded(t, sumOneByOne(x, x, y)), encoded(t, &a), "%s %v %#x", name, k, environment)
+				want := sumOneByOne(slices.Concat(x, widened(u, 1), widened(u, 2)), x, y)
+				require.Equal(t, encoded(t, want), encoded(t, &a), "%s %v %#x", name, k, environment)
 			}
 		}
 	}

@@ -541,8 +541,47 @@ func limbKernel(name string) {
 	RET()
 }
 
+// widenKernel makes float64 of float32, exactly.
+func widenKernel(name string) {
+	TEXT(name, NOSPLIT, "func(dst *float64, src *float32, n int)")
+	Pragma("noescape")
+	Doc(name + " sets dst to the n numbers of src.")
+	dst := Load(Param("dst"), GP64())
+	src := Load(Param("src"), GP64())
+	n := Load(Param("n"), GP64())
+	env := enter()
+	i := GP64()
+	XORQ(i, i)
+	from := Mem{Base: src, Index: i, Scale: 4}
+	to := Mem{Base: dst, Index: i, Scale: 8}
+	Label("four")
+	SUBQ(Imm(4), n)
+	JB(LabelRef("four_end"))
+	v := YMM()
+	VCVTPS2PD(from, v)
+	VMOVUPD(v, to)
+	ADDQ(Imm(4), i)
+	JMP(LabelRef("four"))
+	Label("four_end")
+	ADDQ(Imm(4), n)
+	Label("one")
+	SUBQ(Imm(1), n)
+	JB(LabelRef("one_end"))
+	e := XMM()
+	VXORPD(e, e, e)
+	VCVTSS2SD(from, e, e)
+	VMOVSD(e, to)
+	INCQ(i)
+	JMP(LabelRef("one"))
+	Label("one_end")
+	env.leave()
+	VZEROUPPER()
+	RET()
+}
+
 func exact(width int, suffix string) {
 	if width == 32 {
+		widenKernel("widen" + suffix)
 		limbKernel("limbs" + suffix)
 	}
 	sumKernel(width, "sum"+suffix)
