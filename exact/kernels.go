@@ -159,8 +159,10 @@ func (s *dotState) flush(a *Accumulator, whole bool) {
 }
 
 const (
-	// The running sum above begins at 1.5·2^k, where products are to be less than 2^(k-roomBits), and
-	// that below at 1.5·2^(k-belowBits).
+	// The running sum above begins at 1.5·2^k, where products are to be less than 2^(k-roomBits): 512 of
+	// them leave it between 2^k and 2^(k+1), and the kernel sees if they do not. The error of a
+	// product is then at most 2^(k-54), whatever the product: 516 of these leave the running sum below,
+	// which begins at 1.5·2^(k-belowBits), between the powers of two, too.
 	roomBits  = 11
 	belowBits = 42
 	// Where k may be: all of it is normal, and finite.

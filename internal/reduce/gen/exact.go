@@ -60,7 +60,7 @@ func (e environment) raised(exceptions int, label string) {
 
 func (e environment) leave() { LDMXCSR(e.saved) }
 
-// wide calls with registers of the width, then of one element, whose rest is zero.
+// loadPart loads a register, or one element, whose rest is zero.
 func loadPart(m Mem, v vec, size int) {
 	if size == double {
 		VMOVSD(m, part(v, 16))
