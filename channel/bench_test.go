@@ -19,9 +19,9 @@ func BenchmarkPingPong(b *testing.B) {
 			var send, receive [2]*Handle
 			for i, n := range nodes {
 				var err error
-				send[i], err = n.DeclareSend(Contiguous(memory(b, n, size, true)), 1-i)
+				send[i], err = n.DeclareSend(Contiguous(allocate(b, n, size, true)), 1-i)
 				require.NoError(b, err)
-				receive[i], err = n.DeclareReceive(Contiguous(memory(b, n, size, true)), 1-i)
+				receive[i], err = n.DeclareReceive(Contiguous(allocate(b, n, size, true)), 1-i)
 				require.NoError(b, err)
 			}
 			done := make(chan error)
@@ -61,9 +61,9 @@ func BenchmarkPingPong(b *testing.B) {
 // BenchmarkLocal is a message whose line is at hand: both ends on one thread.
 func BenchmarkLocal(b *testing.B) {
 	everywhereB(b, func(b *testing.B, n, m *Node) {
-		s, err := n.DeclareSend(Contiguous(memory(b, n, 8, true)), m.Rank())
+		s, err := n.DeclareSend(Contiguous(allocate(b, n, 8, true)), m.Rank())
 		require.NoError(b, err)
-		r, err := m.DeclareReceive(Contiguous(memory(b, m, 8, true)), n.Rank())
+		r, err := m.DeclareReceive(Contiguous(allocate(b, m, 8, true)), n.Rank())
 		require.NoError(b, err)
 		message := func() {
 			s.Start()
@@ -265,9 +265,9 @@ func BenchmarkUnexpected(b *testing.B) {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
 			nodes := join(b, 2, WithProviders("shm"))
 			end := func(from, to, size, stream int) (*Handle, *Handle) {
-				s, err := nodes[from].DeclareSend(Contiguous(memory(b, nodes[from], size, true)), to, OnStream(stream))
+				s, err := nodes[from].DeclareSend(Contiguous(allocate(b, nodes[from], size, true)), to, OnStream(stream))
 				require.NoError(b, err)
-				r, err := nodes[to].DeclareReceive(Contiguous(memory(b, nodes[to], size, true)), from, OnStream(stream))
+				r, err := nodes[to].DeclareReceive(Contiguous(allocate(b, nodes[to], size, true)), from, OnStream(stream))
 				require.NoError(b, err)
 				return s, r
 			}

@@ -14,7 +14,7 @@ var cancelSizes = []int{8, 1000, 9000, 300_000}
 
 // cancellable declares a receive that can be cancelled.
 func cancellable(t testing.TB, at *Node, from, size int, own bool) (*Handle, []byte) {
-	b := memory(t, at, size, own)
+	b := allocate(t, at, size, own)
 	h, err := at.DeclareReceive(Contiguous(b), from, Cancellable())
 	require.NoError(t, err)
 	return h, b
@@ -27,7 +27,7 @@ func TestCancel(t *testing.T) {
 		for _, own := range []bool{true, false} {
 			t.Run(fmt.Sprint(size, own), func(t *testing.T) {
 				everywhere(t, func(t *testing.T, a, b *Node) {
-					out := memory(t, a, size, own)
+					out := allocate(t, a, size, own)
 					s, err := a.DeclareSend(Contiguous(out), b.Rank())
 					require.NoError(t, err)
 					first, in := cancellable(t, b, a.Rank(), size, own)

@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
-// memory returns n bytes of a node, or of the heap.
-func memory(t testing.TB, n *Node, size int, own bool) []byte {
+// allocate returns n bytes of a node, or of the heap.
+func allocate(t testing.TB, n *Node, size int, own bool) []byte {
 	if !own {
 		return make([]byte, size)
 	}
@@ -41,7 +41,7 @@ func TestSizes(t *testing.T) {
 				continue
 			}
 			for k, own := range []struct{ src, dst bool }{{true, true}, {true, false}, {false, true}, {false, false}} {
-				src, dst := memory(t, a, size+1, own.src)[:size], memory(t, b, size+1, own.dst)[:size]
+				src, dst := allocate(t, a, size+1, own.src)[:size], allocate(t, b, size+1, own.dst)[:size]
 				for _, receiveFirst := range []bool{true, false} {
 					if (testing.Short() || size > 100_000 && !need.WantLong()) && receiveFirst == ((i+k)%2 == 0) {
 						continue // at the next size

@@ -24,13 +24,13 @@ func TestRebaseUnread(t *testing.T) {
 	var list []*Handle
 	for range handles {
 		h := &Handle{node: n, kind: kindSend}
-		require.NoError(t, h.adoptLayout(Strided(memory(t, n, size, true), 0, 100, 10, 500)))
+		require.NoError(t, h.adoptLayout(Strided(allocate(t, n, size, true), 0, 100, 10, 500)))
 		require.NoError(t, h.attach(p, 0))
 		list = append(list, h)
 	}
 	for range 100 {
 		for _, h := range list {
-			require.NoError(t, h.Rebase(memory(t, n, size, true)))
+			require.NoError(t, h.Rebase(allocate(t, n, size, true)))
 		}
 	}
 	require.Len(t, p.out, handles)

@@ -143,7 +143,7 @@ func (h *Handle) adoptLayout(l Layout) error {
 	h.id = n.lastID
 	n.mu.Unlock()
 	for i, b := range bases {
-		m, open := n.atlas.find(b)
+		m, open := n.allocated(b)
 		if !open || m != nil && !m.use() {
 			h.release()
 			return fmt.Errorf("%w: slice %d lies in Alloc memory that has been closed", ErrClosed, i)

@@ -49,9 +49,9 @@ func TestDone(t *testing.T) {
 				random := rand.New(rand.NewPCG(1, 2))
 				var sends, receives []*Handle
 				for i, size := range []int{8, 1000, 9000, 300_000, 8, 9000, 300_000, 1 << 20} {
-					s, err := a.DeclareSend(Contiguous(memory(t, a, size, i < 4)), b.Rank(), OnStream(i))
+					s, err := a.DeclareSend(Contiguous(allocate(t, a, size, i < 4)), b.Rank(), OnStream(i))
 					require.NoError(t, err)
-					r, err := b.DeclareReceive(Contiguous(memory(t, b, size, i < 4)), a.Rank(), OnStream(i))
+					r, err := b.DeclareReceive(Contiguous(allocate(t, b, size, i < 4)), a.Rank(), OnStream(i))
 					require.NoError(t, err)
 					sends, receives = append(sends, s), append(receives, r)
 				}
@@ -216,7 +216,7 @@ func TestDoneUnderUse(t *testing.T) {
 		errs := make(chan error)
 		for side, n := range []*Node{a, b} {
 			for i, size := range sizes {
-				l := Contiguous(memory(t, n, size, i != 2))
+				l := Contiguous(allocate(t, n, size, i != 2))
 				declare, peer := n.DeclareSend, b.Rank()
 				if side == 1 {
 					declare, peer = n.DeclareReceive, a.Rank()

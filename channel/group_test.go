@@ -724,9 +724,7 @@ func TestCloseGroupLate(t *testing.T) {
 	worlds := worlds(t, 2, WithProviders("shm"), WithPeerTimeout(time.Hour))
 	memories := func() (n int) {
 		for _, w := range worlds {
-			w.node.mu.Lock()
-			n += len(w.node.atlas.memories)
-			w.node.mu.Unlock()
+			n += w.node.memories.Len()
 		}
 		return n
 	}

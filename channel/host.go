@@ -38,7 +38,7 @@ func (h *hostCarrier) Mute() { h.node.mute.Add(1) }
 
 // Export returns the key and address of b if it is Alloc memory.
 func (h *hostCarrier) Export(b []byte) (key uint32, addr uint64, ok bool) {
-	m, _ := h.node.atlas.find(b)
+	m, _ := h.node.allocated(b)
 	if m == nil || m.mr == nil {
 		return 0, 0, false
 	}

@@ -14,7 +14,7 @@ import (
 // connection says why, and the error then says that.
 func TestViewOfDead(t *testing.T) {
 	worlds := worlds(t, 2, WithProviders("shm"))
-	n, m := worlds[0].node, memory(t, worlds[1].node, 1<<16, true)
+	n, m := worlds[0].node, allocate(t, worlds[1].node, 1<<16, true)
 	p := n.peers[1].Load()
 	theirs := &hostCarrier{node: worlds[1].node}
 	key, addr, ok := theirs.Export(m)

@@ -70,7 +70,7 @@ func TestLongDescription(t *testing.T) {
 						continue // in another case
 					}
 					other := nodes[1-i]
-					src, dst := memory(t, n, blocks*3*elem, true), memory(t, other, blocks*3*elem, true)
+					src, dst := allocate(t, n, blocks*3*elem, true), allocate(t, other, blocks*3*elem, true)
 					random(r, src)
 					s, err := n.DeclareSend(irregular(src), other.Rank())
 					require.NoError(t, err)
@@ -112,7 +112,7 @@ func TestManyHandles(t *testing.T) {
 			for range 3 {
 				var first []byte
 				for i := range 2 * known {
-					out, in := memory(t, a, size+8, true), memory(t, b, size+8, true)
+					out, in := allocate(t, a, size+8, true), allocate(t, b, size+8, true)
 					s, err := a.DeclareSend(halves(out), b.Rank())
 					require.NoError(t, err)
 					r, err := b.DeclareReceive(halves(in), a.Rank())

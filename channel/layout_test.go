@@ -170,8 +170,8 @@ func TestLayouts(t *testing.T) {
 		}
 		for range rounds {
 			n := r.IntN([]int{100, 5000, 100_000, 600_000}[r.IntN(4)])
-			src := draw(r, n, func(n int) []byte { return memory(t, a, n, r.IntN(2) == 0) })
-			dst := draw(r, n, func(n int) []byte { return memory(t, b, n, r.IntN(2) == 0) })
+			src := draw(r, n, func(n int) []byte { return allocate(t, a, n, r.IntN(2) == 0) })
+			dst := draw(r, n, func(n int) []byte { return allocate(t, b, n, r.IntN(2) == 0) })
 			name := fmt.Sprintf("%d bytes, %s to %s", n, src.name, dst.name)
 			s, err := a.DeclareSend(src.layout, b.Rank())
 			require.NoError(t, err, name)

@@ -47,7 +47,7 @@ func (n *Node) Close() error {
 func (n *Node) close() error {
 	n.calls.Wait()
 	n.mu.Lock()
-	for _, m := range n.atlas.memories {
+	for m := range n.memories.All() {
 		m.closed.Store(true)
 	}
 	peers := n.allPeers()
@@ -80,7 +80,7 @@ func (n *Node) close() error {
 		err := d.close()
 		errs, open = append(errs, err), open || err != nil
 	}
-	for _, m := range n.atlas.memories {
+	for m := range n.memories.All() {
 		if m.free != nil && !open { // no device may access it
 			errs = append(errs, m.free())
 		}

@@ -13,14 +13,14 @@ import (
 
 // send and receive declare handles over memory of their own.
 func send(t testing.TB, from *Node, to, size int, opts ...DeclareOption) (*Handle, []byte) {
-	b := memory(t, from, max(size, 1), true)[:size]
+	b := allocate(t, from, max(size, 1), true)[:size]
 	h, err := from.DeclareSend(Contiguous(b), to, opts...)
 	require.NoError(t, err)
 	return h, b
 }
 
 func receive(t testing.TB, at *Node, from, size int, opts ...DeclareOption) (*Handle, []byte) {
-	b := memory(t, at, max(size, 1), true)[:size]
+	b := allocate(t, at, max(size, 1), true)[:size]
 	h, err := at.DeclareReceive(Contiguous(b), from, opts...)
 	require.NoError(t, err)
 	return h, b
@@ -258,13 +258,13 @@ func TestRebase(t *testing.T) {
 	everywhere(t, func(t *testing.T, a, b *Node) {
 		for _, size := range []int{8, 1000, 100_000} {
 			for _, own := range []bool{true, false} {
-				old := memory(t, a, 2*size, own)
+				old := allocate(t, a, 2*size, own)
 				s, err := a.DeclareSend(Strided(old, size, size/8, 8, size/8), b.Rank())
 				require.NoError(t, err)
-				r, err := b.DeclareReceive(Contiguous(memory(t, b, size, own)), a.Rank())
+				r, err := b.DeclareReceive(Contiguous(allocate(t, b, size, own)), a.Rank())
 				require.NoError(t, err)
 				for i := range 5 {
-					src, dst := memory(t, a, 2*size+i, own), memory(t, b, size+i, own)
+					src, dst := allocate(t, a, 2*size+i, own), allocate(t, b, size+i, own)
 					random(rand.New(rand.NewPCG(1, uint64(i))), src)
 					require.NoError(t, s.Rebase(src))
 					require.NoError(t, r.Rebase(dst))

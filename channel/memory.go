@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -62,7 +61,7 @@ func (n *Node) Alloc(size int) (*Memory, error) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.atlas.add(m)
+	n.memories.Add(m.buf, m)
 	return m, nil
 }
 
@@ -70,9 +69,6 @@ func (n *Node) Alloc(size int) (*Memory, error) {
 var pageSize = os.Getpagesize()
 
 func (m *Memory) start() uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(m.buf))) }
-
-// span is the addresses of the memory, to the end of its last page.
-func (m *Memory) span() span.Span { return span.Of(m.buf).Pages(pageSize) }
 
 // memoryClosed is added to the users of memory that is closed.
 const memoryClosed = math.MinInt32 / 2
@@ -86,69 +82,13 @@ func (m *Memory) use() bool {
 	return false
 }
 
-// atlas is the Alloc memory of a node. Most memory of the heap is told from it without the lock.
-type atlas struct {
-	from, to atomic.Uintptr // around all memory and stale, once and now
-	mu       sync.Mutex
-	memories []*Memory // ordered by address
-	stale    span.Set  // of memory that has been closed and not been reallocated
-}
-
-// add adds memory that has been allocated.
-func (a *atlas) add(m *Memory) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	s := m.span()
-	i, _ := a.search(s.From)
-	a.memories = slices.Insert(a.memories, i, m)
-	a.stale.Remove(s)
-	if to := a.to.Load(); to == 0 || s.From < a.from.Load() {
-		a.from.Store(s.From)
+// allocated returns the Memory that b lies in, nil if it is not Alloc memory. It returns false if b lies in
+// Alloc memory that has been closed. It takes no lock unless b is near memory that has been closed.
+func (n *Node) allocated(b []byte) (*Memory, bool) {
+	if m := n.memories.Find(b); m != nil {
+		return m, true
 	}
-	a.to.Store(max(a.to.Load(), s.To))
-}
-
-// remove removes memory that is closed; stale says that its addresses are no longer its own.
-func (a *atlas) remove(m *Memory, stale bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	i, _ := a.search(m.start())
-	a.memories = slices.Delete(a.memories, i, i+1)
-	if stale {
-		a.stale.Add(m.span())
-	}
-}
-
-// search returns where memory that begins at p is, or would be.
-func (a *atlas) search(p uintptr) (int, bool) {
-	return slices.BinarySearchFunc(a.memories, p, func(m *Memory, p uintptr) int {
-		switch s := m.start(); {
-		case s < p:
-			return -1
-		case s > p:
-			return 1
-		}
-		return 0
-	})
-}
-
-// find returns the Memory that b lies in, nil if it is not Alloc memory. It returns false if b lies in
-// Alloc memory that has been closed.
-func (a *atlas) find(b []byte) (*Memory, bool) {
-	s := span.Of(b)
-	if s.From >= a.to.Load() || s.To <= a.from.Load() {
-		return nil, true
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	i, exact := a.search(s.From)
-	if !exact {
-		i--
-	}
-	if i >= 0 && a.memories[i].holds(s) {
-		return a.memories[i], true
-	}
-	return nil, !a.stale.Meets(s)
+	return nil, !n.memories.Stale(b)
 }
 
 // holds says whether the memory contains s.
@@ -219,7 +159,7 @@ func (m *Memory) forget() (done bool, err error) {
 		return false, nodeError("close memory", fmt.Errorf("%w: handles declared over it: %d; close them first", ErrBusy, m.users.Load()))
 	}
 	m.closed.Store(true)
-	n.atlas.remove(m, m.mr != nil || m.free != nil) // slices keep heap memory alive
+	n.memories.Remove(m.buf, m.mr != nil || m.free != nil) // slices keep heap memory alive
 	return false, nil
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/boot"
 	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/machine"
+	"github.com/sluice-hpc/sluice/internal/memory"
 	"github.com/sluice-hpc/sluice/internal/rdmadev"
 	"github.com/sluice-hpc/sluice/internal/report"
 	"github.com/sluice-hpc/sluice/internal/wait"
@@ -72,8 +73,8 @@ type Node struct {
 
 	closeErr error // when ended is closed
 
-	peers []atomic.Pointer[peer] // by rank; made under mu
-	atlas atlas
+	peers    []atomic.Pointer[peer] // by rank; made under mu
+	memories memory.Index[Memory]   // of Alloc
 
 	calls       sync.WaitGroup // that Close waits for; begun under mu
 	mu          sync.Mutex

@@ -171,7 +171,7 @@ func strided(block int) func([]byte) Layout {
 
 // room returns memory for a message of n bytes in a layout.
 func room(t testing.TB, n *Node, size int, own bool, lay func([]byte) Layout) ([]byte, Layout) {
-	b := memory(t, n, 2*size, own)
+	b := allocate(t, n, 2*size, own)
 	l := lay(b)
 	if l.Len() == 2*size {
 		b = b[:size]
@@ -314,7 +314,7 @@ func TestReadActive(t *testing.T) {
 		s, _ := send(t, nodes[0], 1, size)
 		r, _ := receive(t, nodes[1], 0, size)
 		for i := range 10 {
-			src, dst := memory(t, nodes[0], size, i%2 == 0), memory(t, nodes[1], size, i%3 == 0)
+			src, dst := allocate(t, nodes[0], size, i%2 == 0), allocate(t, nodes[1], size, i%3 == 0)
 			rand.NewChaCha8([32]byte{byte(i)}).Read(src)
 			require.NoError(t, s.Rebase(src))
 			require.NoError(t, r.Rebase(dst))
@@ -700,7 +700,7 @@ func TestPriority(t *testing.T) {
 		var sends, receives []*Handle
 		var from, into [][]byte
 		for i, priority := range priorities {
-			src, dst := memory(t, nodes[0], size, i%2 == 0), memory(t, nodes[1], size, i%2 == 0)
+			src, dst := allocate(t, nodes[0], size, i%2 == 0), allocate(t, nodes[1], size, i%2 == 0)
 			rand.NewChaCha8([32]byte{byte(i)}).Read(src)
 			s, err := nodes[0].DeclareSend(Contiguous(src), 1, OnStream(i), WithPriority(priority))
 			require.NoError(t, err)

@@ -226,7 +226,7 @@ func (h *Handle) lay(b []byte) error {
 	m := h.recent // or its place may have become other memory
 	if m == nil || !m.holds(span.Of(b)) || !m.use() {
 		var open bool
-		if m, open = h.node.atlas.find(b); !open || m != nil && !m.use() {
+		if m, open = h.node.allocated(b); !open || m != nil && !m.use() {
 			return fmt.Errorf("%w: the slice lies in Alloc memory that has been closed", ErrClosed)
 		}
 		h.recent = m

@@ -17,7 +17,7 @@ func TestSendRecv(t *testing.T) {
 	everywhere(t, func(t *testing.T, a, b *Node) {
 		sizes := []int{0, 1, 8, slotData, slotData + 1, eagerMax, eagerMax + 1, 8<<10 + 1, 64 << 10, 300_000}
 		for _, alloc := range []bool{true, false} {
-			out, in := memory(t, a, 300_000, alloc), memory(t, b, 300_000, alloc)
+			out, in := allocate(t, a, 300_000, alloc), allocate(t, b, 300_000, alloc)
 			random(rand.New(rand.NewPCG(1, 2)), out)
 			for i, n := range sizes {
 				clear(in)

@@ -11,12 +11,12 @@ import (
 func TestSetLayout(t *testing.T) {
 	everywhere(t, func(t *testing.T, a, b *Node) {
 		for _, size := range []int{8, 1200, 96_000} {
-			s, err := a.DeclareSend(Contiguous(memory(t, a, size, true)), b.Rank())
+			s, err := a.DeclareSend(Contiguous(allocate(t, a, size, true)), b.Rank())
 			require.NoError(t, err)
-			r, err := b.DeclareReceive(Contiguous(memory(t, b, size, false)), a.Rank())
+			r, err := b.DeclareReceive(Contiguous(allocate(t, b, size, false)), a.Rank())
 			require.NoError(t, err)
 			for i := range 8 {
-				src, dst := memory(t, a, 3*size, i%2 == 0), memory(t, b, 3*size, i%3 == 0)
+				src, dst := allocate(t, a, 3*size, i%2 == 0), allocate(t, b, 3*size, i%3 == 0)
 				random(rand.New(rand.NewPCG(2, uint64(i))), src)
 				half, block := size/2, size/8
 				from := StridedArray(Vector{src[:2*size], size, block, 4, 2 * block}, Vector{src[size:], 0, half, 1, 0})

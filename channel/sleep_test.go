@@ -70,7 +70,7 @@ func TestSleeperMovesOthers(t *testing.T) {
 		require.NoError(t, yr.Start())
 		require.NoError(t, xr.Start())
 		over := asleep(t, b, func() error { return xr.WaitContext(within(t)) })
-		y, err := a.DeclareSend(Contiguous(memory(t, a, size, alloc)), 1)
+		y, err := a.DeclareSend(Contiguous(allocate(t, a, size, alloc)), 1)
 		require.NoError(t, err)
 		require.NoError(t, y.Run(within(t)))
 		require.NoError(t, x.Run(within(t)))
@@ -89,7 +89,7 @@ func TestSleepsBehind(t *testing.T) {
 	var sends, receives [2]*Handle
 	for i, size := range []int{big, small} {
 		var err error
-		sends[i], err = a.DeclareSend(Contiguous(memory(t, a, size, i == 0)), 1)
+		sends[i], err = a.DeclareSend(Contiguous(allocate(t, a, size, i == 0)), 1)
 		require.NoError(t, err)
 		receives[i], err = b.DeclareReceive(Contiguous(make([]byte, size)), 0)
 		require.NoError(t, err)

@@ -89,9 +89,9 @@ func TestStatsOfKinds(t *testing.T) {
 			for _, w := range ways {
 				layout := func(n *Node) Layout {
 					if w.strided {
-						return Strided(memory(t, n, 2*w.size, w.own), 0, 100, w.size/100, 200)
+						return Strided(allocate(t, n, 2*w.size, w.own), 0, 100, w.size/100, 200)
 					}
-					return Contiguous(memory(t, n, w.size, w.own))
+					return Contiguous(allocate(t, n, w.size, w.own))
 				}
 				s, err := a.DeclareSend(layout(a), 1)
 				require.NoError(t, err)

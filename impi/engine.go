@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/sluice-hpc/sluice/impi/packet"
+	"github.com/sluice-hpc/sluice/internal/memory"
 	"github.com/sluice-hpc/sluice/internal/span"
 	"github.com/sluice-hpc/sluice/internal/wait"
 )
@@ -41,8 +42,8 @@ type engine struct {
 	anys  []*anyOf // not in use
 	alls  []*allOf
 
-	memories []*Memory // in order of their addresses
-	stale    span.Set  // memory that messages may not use: it has been closed, or a peer may still write to it
+	// Of Alloc; stale is what messages may not use: it has been closed, or a peer may still write to it.
+	memories memory.Index[Memory]
 	stats    Stats
 	owed     []*message // see fetch
 	overdue  bool       // some have been owed for a while

@@ -100,13 +100,13 @@ func (j *Job) Close(ctx context.Context) error {
 	e.stop()
 	j.controls.end()
 	e.wg.Wait()
-	for _, m := range e.memories {
+	for m := range e.memories.All() {
 		m.closed.Store(true)
 	}
 	if err := j.closeDevices(); err != nil {
 		errs = append(errs, jobError("close", err))
 	}
-	for _, m := range e.memories {
+	for m := range e.memories.All() {
 		if m.free == nil {
 			continue
 		}

@@ -3,7 +3,6 @@ package impi
 import (
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"sync/atomic"
 
@@ -65,9 +64,7 @@ func (j *Job) Alloc(size int) (*Memory, error) {
 	}
 	e.lock.Lock()
 	defer e.lock.Unlock()
-	i, _ := e.searchMemory(m.span().From)
-	e.memories = slices.Insert(e.memories, i, m)
-	e.stale.Remove(m.span())
+	e.memories.Add(m.buf, m)
 	return m, nil
 }
 
@@ -111,8 +108,6 @@ func (m *Memory) deregister() error {
 	}
 	return errors.Join(errs...)
 }
-
-func (m *Memory) span() span.Span { return span.Of(m.buf).Pages(os.Getpagesize()) }
 
 // Bytes returns the memory; nil after Close of the Memory or the job. Slices of it must not be used
 // after that: another Memory may have the bytes. A send from it or a receive into it then fails
@@ -159,11 +154,7 @@ func (m *Memory) Close() error {
 // dropMemory removes memory from that which messages may use.
 func (e *engine) dropMemory(m *Memory) {
 	m.closed.Store(true)
-	i, _ := e.searchMemory(m.span().From)
-	e.memories = slices.Delete(e.memories, i, i+1)
-	if len(m.regs) > 0 || m.free != nil { // heap memory lives as long as a slice of it
-		e.stale.Add(m.span())
-	}
+	e.memories.Remove(m.buf, len(m.regs) > 0 || m.free != nil) // heap memory lives as long as a slice of it
 }
 
 // usesMemory says whether an active request uses m.
@@ -177,42 +168,10 @@ func (e *engine) usesMemory(m *Memory) bool {
 	return false
 }
 
-// searchMemory returns where memory that begins at p is, or would be.
-func (e *engine) searchMemory(p uintptr) (int, bool) {
-	return slices.BinarySearchFunc(e.memories, p, func(m *Memory, p uintptr) int {
-		switch from := m.span().From; {
-		case from < p:
-			return -1
-		case from > p:
-			return 1
-		}
-		return 0
-	})
-}
-
-// findMemory returns the memory that b lies in; nil for none.
-func (e *engine) findMemory(b []byte) *Memory {
-	s := span.Of(b)
-	i, exact := e.searchMemory(s.From)
-	if !exact {
-		i--
-	}
-	if i < 0 {
-		return nil
-	}
-	if m := e.memories[i]; s.To <= span.Of(m.buf).To {
-		return m
-	}
-	return nil
-}
-
 // allocated says whether a request's memory is Alloc memory throughout.
 func (e *engine) allocated(r *request) bool {
-	if len(e.memories) == 0 {
-		return false
-	}
 	for _, b := range r.vec {
-		if len(b) > 0 && e.findMemory(b) == nil {
+		if len(b) > 0 && e.memories.Find(b) == nil {
 			return false
 		}
 	}
@@ -222,7 +181,7 @@ func (e *engine) allocated(r *request) bool {
 // usable returns the reason why messages may not use the memory. It is one comparison unless memory
 // has been closed.
 func (e *engine) usable(buf []byte, vec [][]byte) error {
-	if len(e.stale) == 0 {
+	if !e.memories.Spoiled() {
 		return nil
 	}
 	if err := e.stillThere(buf); err != nil {
@@ -238,9 +197,9 @@ func (e *engine) usable(buf []byte, vec [][]byte) error {
 
 func (e *engine) stillThere(b []byte) error {
 	switch {
-	case len(b) == 0 || !e.stale.Meets(span.Of(b)):
+	case len(b) == 0 || !e.memories.Stale(b):
 		return nil
-	case e.findMemory(b) != nil:
+	case e.memories.Find(b) != nil:
 		return fmt.Errorf("%w: the memory cannot be used: a lost peer may still write to it", ErrBusy)
 	}
 	return fmt.Errorf("%w: the Memory that the buffer lies in has been closed", ErrClosed)
@@ -255,10 +214,7 @@ type keyed struct {
 
 // keyedOf returns b's keys if it lies in Alloc memory.
 func (d *rcDevice) keyedOf(b []byte) (keyed, bool) {
-	if len(d.e.memories) == 0 {
-		return keyed{}, false
-	}
-	m := d.e.findMemory(b)
+	m := d.e.memories.Find(b)
 	if m == nil {
 		return keyed{}, false
 	}

@@ -95,10 +95,10 @@ func (f *fence) run() {
 
 // spoil makes sure that the Alloc memory of a request is never used again.
 func (e *engine) spoil(r *request) {
-	for _, m := range slices.Clone(e.memories) {
+	for m := range e.memories.All() {
 		of := span.Set{span.Of(m.buf)}
 		if slices.ContainsFunc(r.vec, func(b []byte) bool { return of.Meets(span.Of(b)) }) {
-			e.stale.Add(m.span())
+			e.memories.Spoil(m.buf)
 		}
 	}
 }
