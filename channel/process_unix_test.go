@@ -58,6 +58,7 @@ var acts = map[string]act{
 	"meet":  {do: meetAll},
 	"siege": {do: siege},
 	"once":  {do: once},
+	"reuse": {do: reuse},
 	"burn":  {prepare: burn},
 }
 
