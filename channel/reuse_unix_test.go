@@ -122,9 +122,7 @@ func reusing(ctx context.Context, n *Node, rounds int) error {
 // TestReuse: memory may be freed and used for something else once its handle is closed, and the program
 // may start others, which corrupts no message.
 func TestReuse(t *testing.T) {
-	if _, err := exec.LookPath("true"); err != nil {
-		t.Skip(err)
-	}
+	need.Program(t, "true")
 	processes(t, func(t *testing.T, provider string, run runner) {
 		rounds := "6"
 		if need.WantLong() {
