@@ -74,8 +74,10 @@ func (h *Handle) watch(w *notice) {
 
 // unwatch is for a start that a test has found complete.
 func (h *Handle) unwatch() {
-	if h.notice.h == h {
-		h.notice.announce()
+	if w := h.notice; w.h == h {
+		w.announce()
+	} else {
+		defer h.node.herald.wake() // that may have been the last member
 	}
 	h.notice = nil
 	h.sleeper.Store(nil)

@@ -117,6 +117,50 @@ func TestDoneMultiple(t *testing.T) {
 	})
 }
 
+// TestDoneMultipleMember: the channel of a multiple is closed when another goroutine has found the last
+// member complete, or has cancelled it, while the herald sleeps.
+func TestDoneMultipleMember(t *testing.T) {
+	t.Setenv(EnvWait, "sleep")
+	everywhere(t, func(t *testing.T, a, b *Node) {
+		deep(a, b)
+		for i, last := range []func(s, r *Handle){
+			func(_, r *Handle) {
+				ok, err := r.Cancel()
+				require.NoError(t, err)
+				require.True(t, ok)
+			},
+			func(s, r *Handle) {
+				require.NoError(t, s.Run(within(t)))
+				require.NoError(t, r.WaitContext(within(t)))
+			},
+			func(s, r *Handle) {
+				require.NoError(t, s.Start())
+				eventually(t, func() bool {
+					done, err := r.Test()
+					require.NoError(t, err)
+					return done
+				})
+				require.NoError(t, s.WaitContext(within(t)))
+			},
+		} {
+			s1, _ := send(t, a, b.Rank(), 8, OnStream(2*i))
+			s2, _ := send(t, a, b.Rank(), 8, OnStream(2*i+1))
+			r1, _ := receive(t, b, a.Rank(), 8, OnStream(2*i))
+			r2, _ := receive(t, b, a.Rank(), 8, OnStream(2*i+1), Cancellable())
+			all, err := b.Multiple(r1, r2)
+			require.NoError(t, err)
+			require.NoError(t, all.Start())
+			done := all.Done()
+			require.NoError(t, s1.Run(within(t)))
+			eventually(t, func() bool { return !r1.incomplete() && b.herald.sleeper.Load() != nil })
+			open(t, done)
+			last(s2, r2)
+			closes(t, done)
+			complete(t, all)
+		}
+	})
+}
+
 // TestDoneTaken: a Test that reports the completion closes the channel, which another goroutine may wait
 // for; the next start has a new one.
 func TestDoneTaken(t *testing.T) {

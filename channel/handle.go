@@ -223,12 +223,16 @@ func (h *Handle) ready() bool {
 	case kindReceive:
 		return h.in.ready(h)
 	}
+	active := false
 	for _, m := range h.members {
-		if m.Active() && m.ready() {
-			return true
+		if m.Active() {
+			if m.ready() {
+				return true
+			}
+			active = true
 		}
 	}
-	return false
+	return !active
 }
 
 // Start begins the next message (MPI_Start, QMP_start) and never blocks. A send that

@@ -122,16 +122,17 @@ func (q *CQ) pollAll(s *soft.Sink) {
 	}
 }
 
-// pollNoted checks the QPs whose bits are set on the board, in turn.
+// pollNoted checks the QPs whose bits are set on the board, in turn. It clears bits of no QP, too: a peer may
+// set the one that it was told of before the place was another CQ's.
 func (q *CQ) pollNoted(s *soft.Sink) {
-	n := uint32(len(q.qps))
 	if q.looks++; q.looks&(lookAnyway-1) == 0 {
-		q.board.set(uint32(q.looks / lookAnyway % uint64(n)))
+		q.board.set(uint32(q.looks / lookAnyway % uint64(len(q.qps))))
 	}
 	if q.board.empty() {
 		return
 	}
-	first := q.first
+	n := uint32(len(q.board) * 64)
+	first := min(q.first, n)
 	q.pollBetween(first, n, s)
 	q.pollBetween(0, first, s)
 }
@@ -139,12 +140,13 @@ func (q *CQ) pollNoted(s *soft.Sink) {
 func (q *CQ) pollBetween(i, end uint32, s *soft.Sink) {
 	for i = q.board.next(i, end); i < end && s.N < len(s.WCs); i = q.board.next(i+1, end) {
 		q.board.clear(i)
+		q.first = i + 1
+		if int(i) >= len(q.qps) {
+			continue
+		}
 		// Work that it leaves, and messages that came meanwhile, are for the next Poll.
 		if qp := q.qps[i]; qp != nil && qp.ready() && (!qp.move(s) || qp.ready()) {
 			q.board.set(i)
-		}
-		if q.first = i + 1; int(q.first) == len(q.qps) {
-			q.first = 0
 		}
 	}
 }
