@@ -148,11 +148,11 @@ func (e *engine) poll(all bool) bool {
 	return moved
 }
 
-// ring wakes the sleepers, but for those whose request has yet to complete.
+// ring wakes the sleepers, but for those whose requests have yet to complete.
 func (e *engine) ring() {
 	broken := e.broken != nil && e.fences == 0
 	e.sleepers = slices.DeleteFunc(e.sleepers, func(s sleeper) bool {
-		over := broken || s.only.r == nil || s.only.over()
+		over := broken || s.due()
 		if over {
 			s.bell <- struct{}{}
 		}
@@ -164,20 +164,32 @@ func (e *engine) ring() {
 // progress on it.
 type condition interface {
 	over() bool
-	// only is the request for whose completion alone it waits; none: there are others, or something else.
-	only() Request
+	// sleeper says for whose completion it waits.
+	sleeper() sleeper
 }
 
 // sleeper is a waiter that leaves progress to the watchers.
 type sleeper struct {
-	bell chan struct{} // rings once
-	only Request       // of its condition
+	bell    chan struct{}            // rings once
+	only    Request                  // for whose completion alone it waits
+	several interface{ over() bool } // or for that of one or all of several; neither: for something else
 }
 
-// others is part of a condition that waits for more than a request.
+// due says whether the completion of a request may end the wait. The caller holds the lock.
+func (s *sleeper) due() bool {
+	switch {
+	case s.several != nil:
+		return s.several.over()
+	case s.only.r != nil:
+		return s.only.over()
+	}
+	return true
+}
+
+// others is part of a condition that waits for more than requests.
 type others struct{}
 
-func (others) only() Request { return Request{} }
+func (others) sleeper() sleeper { return sleeper{} }
 
 // pollBatch is how many polls a waiter makes before it lets other goroutines take the lock.
 const pollBatch = 16
@@ -236,7 +248,7 @@ func awaitLong[C condition](ctx context.Context, e *engine, c C) error {
 			w.GiveWay()
 			e.lock.Lock()
 		case step == wait.Sleep:
-			e.sleep(ctx, c.only())
+			e.sleep(ctx, c.sleeper())
 			w.Woken()
 		}
 		if err := ctx.Err(); err != nil && !ended() {
@@ -270,15 +282,16 @@ func (e *engine) kick() {
 	}
 }
 
-// sleep leaves progress to the watchers until a request completes, that one if there is one.
-func (e *engine) sleep(ctx context.Context, only Request) {
+// sleep leaves progress to the watchers until s is due.
+func (e *engine) sleep(ctx context.Context, s sleeper) {
 	var bell chan struct{}
 	if n := len(e.bells); n > 0 {
 		bell, e.bells = e.bells[n-1], e.bells[:n-1]
 	} else {
 		bell = make(chan struct{}, 1) // rings once before it is used again
 	}
-	e.sleepers = append(e.sleepers, sleeper{bell, only})
+	s.bell = bell
+	e.sleepers = append(e.sleepers, s)
 	e.fetchOwed() // may ring the bell
 	e.lock.Unlock()
 	e.kick()

@@ -259,7 +259,7 @@ func (r *request) fault(err error) error {
 
 func (r *request) over() bool { return r.state == done }
 
-func (r *request) only() Request { return Request{r, r.gen} }
+func (r *request) sleeper() sleeper { return Request{r, r.gen}.sleeper() }
 
 // Test reports whether the request is complete and, if so, its outcome (MPI_Test). It makes
 // progress on this request and on all others. The error of a send or receive that failed is
@@ -316,7 +316,7 @@ func (q Request) Wait(ctx context.Context) (Status, error) {
 
 func (q Request) over() bool { return q.r.gen != q.gen || q.r.over() }
 
-func (q Request) only() Request { return q }
+func (q Request) sleeper() sleeper { return sleeper{only: q} }
 
 // Done returns a channel that is closed when the request is complete, for a select beside timers and other
 // channels. It takes nothing from the completion: Test returns true afterwards, or Wait returns at once,
@@ -468,10 +468,11 @@ func take[T any](kept *[]*T) *T {
 
 // anyOf is over when one of its requests is, or all have ended before.
 type anyOf struct {
-	others
 	list []Request
 	i    int
 }
+
+func (a *anyOf) sleeper() sleeper { return sleeper{several: a} }
 
 // engineOf returns the engine of all requests; nil if there is none.
 func engineOf(op string, list []Request) (e *engine, err error) {
@@ -542,10 +543,11 @@ func WaitAll(ctx context.Context, statuses []Status, list ...Request) error {
 
 // allOf is over when all of its requests are, or have ended before.
 type allOf struct {
-	others
 	list []Request
 	at   int // those before it are
 }
+
+func (a *allOf) sleeper() sleeper { return sleeper{several: a} }
 
 func (a *allOf) over() bool {
 	for ; a.at < len(a.list); a.at++ {

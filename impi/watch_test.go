@@ -96,8 +96,8 @@ func TestWatchWakesClose(t *testing.T) {
 	require.NoError(t, ctx.Err(), "it was woken")
 }
 
-// TestRing: a waiter that sleeps for one request is woken when that completes, or when nothing can any more;
-// others with each completion.
+// TestRing: a waiter that sleeps for requests is woken when what it waits for has completed, or when nothing
+// can any more; others with each completion.
 func TestRing(t *testing.T) {
 	for _, broken := range []bool{false, true} {
 		mine, other := &request{state: done}, &request{state: moving}
@@ -105,13 +105,21 @@ func TestRing(t *testing.T) {
 		if broken {
 			e.broken = ErrClosed
 		}
-		woken := func(only Request) func() bool {
-			bell := make(chan struct{}, 1)
-			e.sleepers = append(e.sleepers, sleeper{bell, only})
-			return func() bool { return len(bell) == 1 }
+		woken := func(c interface{ sleeper() sleeper }) func() bool {
+			s := c.sleeper()
+			s.bell = make(chan struct{}, 1)
+			e.sleepers = append(e.sleepers, s)
+			return func() bool { return len(s.bell) == 1 }
 		}
-		first, second, any, later := woken(mine.only()), woken(other.only()), woken(others{}.only()), woken(Request{other, 7})
+		both := []Request{{mine, 0}, {other, 0}}
+		first, second, any, later := woken(mine), woken(other), woken(others{}), woken(Request{other, 7})
+		either, neither := woken(&anyOf{list: both}), woken(&anyOf{list: both[1:]})
+		some, all := woken(&allOf{list: both}), woken(&allOf{list: both[:1]})
 		e.ring()
+		require.True(t, either())
+		require.Equal(t, broken, neither())
+		require.Equal(t, broken, some())
+		require.True(t, all())
 		require.True(t, first())
 		require.Equal(t, broken, second())
 		require.True(t, any())
