@@ -58,9 +58,9 @@ func TestJoinUnusableLauncher(t *testing.T) {
 		variables map[string]string
 		says      []string
 	}{
-		{map[string]string{"PMIX_RANK": "0", "PMIX_NAMESPACE": "x"}, []string{"PMIx alone (PMIX_RANK is set)", "use srun --mpi=pmi2, mpiexec.hydra, Open MPI's mpirun or sluice run, or set SLUICE_RANK"}},
+		{map[string]string{"PMIX_RANK": "0", "PMIX_NAMESPACE": "x", "SLUICE_PMIX": "none"}, []string{"a launcher that speaks PMIx (PMIX_RANK is set): SLUICE_PMIX=none", "use srun --mpi=pmi2, mpiexec.hydra, Open MPI's mpirun or sluice run, or set SLUICE_RANK"}},
 		{map[string]string{"PMI_RANK": "0", "PMI_SIZE": "2"}, []string{"PMI", "or set SLUICE_RANK"}},
-		{map[string]string{"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": "x", "PMIX_SERVER_TMPDIR": "/tmp", "SLUICE_SECRET": testSecret},
+		{map[string]string{"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "SLUICE_PMIX": "none", "PMIX_NAMESPACE": "x", "PMIX_SERVER_TMPDIR": "/tmp", "SLUICE_SECRET": testSecret},
 			[]string{"Open MPI's mpirun: 2 of its 4 ranks are on other hosts, and SLUICE_SERVER is not set", "-x SLUICE_SERVER=host:port"}},
 	} {
 		told(t, c.variables)

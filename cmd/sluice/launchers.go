@@ -27,14 +27,14 @@ func launchersHelp() string {
   an IMPI server         SLUICE_IMPI_SERVER and SLUICE_RANK; see 'sluice server'
   variables set by hand  SLUICE_RANK, SLUICE_SIZE, SLUICE_SERVER
   PMI-1                  mpiexec.hydra (MPICH), srun --mpi=pmi2
-  Open MPI               mpirun
-  Slurm                  srun, with or without --mpi; not the shell of sbatch
+  PMIx                   mpirun (Open MPI), prterun, srun --mpi=pmix
+  Slurm                  srun without PMI or PMIx; not the shell of sbatch
   sluice run
   Kubernetes             an indexed Job
 
 Without any of these it is a job of one. The innermost of several launchers counts.
 SLUICE_SERVER (where the ranks meet) and the secret (which they need unless 'sluice
-run' or PMI gives them one) apply under every launcher. Each rank reads for itself
+run', PMI or PMIx gives them one) apply under every launcher. Each rank reads for itself
 SLUICE_TRANSPORT, which names the providers to use; see 'sluice info --help'.
 
 Variables of Sluice:

@@ -10,11 +10,16 @@ import (
 
 // alone returns a job of one, which needs no rendezvous.
 func alone(ctx context.Context) (*Job, error) {
-	secret := make([]byte, 32)
-	rand.Read(secret)
 	id := make([]byte, 8)
 	rand.Read(id)
-	return aloneAs(ctx, hex.EncodeToString(id), secret)
+	return aloneAs(ctx, hex.EncodeToString(id), newSecret())
+}
+
+// newSecret returns a random secret for a job.
+func newSecret() []byte {
+	secret := make([]byte, 32)
+	rand.Read(secret)
+	return secret
 }
 
 func aloneAs(ctx context.Context, id string, secret []byte) (*Job, error) {

@@ -10,7 +10,9 @@
 //     [Variables]);
 //   - a launcher that speaks PMI-1 over PMI_FD or PMI_PORT: Hydra (mpiexec of
 //     MPICH), srun --mpi=pmi2;
-//   - Open MPI's mpirun; a launcher that speaks only PMIx is an error;
+//   - a launcher that speaks PMIx: Open MPI's mpirun, prterun, srun --mpi=pmix;
+//     without the library of PMIx, and with a secret set by hand, what Open MPI
+//     and Slurm tell besides serves;
 //   - Slurm, inside a step of srun; a shell of sbatch or salloc does not count;
 //   - the SLUICE_* variables set by 'sluice run': any launcher found above was
 //     started inside of it, because 'sluice run' hides from its ranks the
@@ -20,8 +22,8 @@
 //   - otherwise the process is a job of one.
 //
 // The ranks meet at a rendezvous (see [Serve]). 'sluice run' runs it for its ranks; in all other
-// jobs rank 0 does. Rank 0 announces the address through the key space of PMI, a file in the
-// session directory of Open MPI, or a label of the IMPI server; otherwise SLUICE_SERVER or the node
+// jobs rank 0 does. Rank 0 announces the address through the key space of PMI or PMIx, a file
+// in the session directory of Open MPI, or a label of the IMPI server; otherwise SLUICE_SERVER or the node
 // list of Slurm gives it. SLUICE_SERVER applies under every launcher, but not together with an IMPI
 // server.
 //
@@ -35,7 +37,7 @@
 //
 // Rank and rendezvous prove to each other that they know the secret of the job before anything else
 // (package proof). That authenticates but does not encrypt. 'sluice run' passes the secret in the
-// environment; under PMI, rank 0 puts a random one into the key space; otherwise it is that of
+// environment; under PMI and PMIx, rank 0 puts a random one into the key space; otherwise it is that of
 // SLUICE_SECRET or SLUICE_SECRET_FILE, also with an IMPI server, because every client of it can
 // read its labels.
 package boot
@@ -59,12 +61,12 @@ const (
 // If the rendezvous is not up yet, Join waits for it up to 30 s under 'sluice run' and two minutes
 // elsewhere, or until ctx ends; of this time only that counts in which this process runs. One of this
 // host that has accepted the connection, and may be stopped, is waited for until ctx ends. Under PMI
-// Join waits for all ranks of the job until ctx ends. With an IMPI server it waits for the server as
+// and PMIx Join waits for all ranks of the job until ctx ends. With an IMPI server it waits for the server as
 // long as for a rendezvous, and then for all ranks until the server gives up. Otherwise it does not
 // wait for the other ranks.
 //
-// A process can join again only after Close, under PMI not even then, because joining uses up the
-// connection of PMI_FD: ErrJoined. One that no launcher has started, and for which no variables are set,
+// A process can join again only after Close, under PMI and PMIx not even then, because joining uses up the
+// connection to the launcher: ErrJoined. One that no launcher has started, and for which no variables are set,
 // can be any number of jobs of one.
 //
 // Errors: [*EnvError] for a wrong variable, [*LauncherError] for a launcher that cannot be used,
@@ -267,7 +269,7 @@ func (j *Job) Gone(ctx context.Context, rank int) error { return j.x.whyGone(ctx
 //
 // 'sluice run' and Hydra are told as well: they end all ranks, possibly this one before Abort
 // returns, and exit with code. Slurm with PMI is told after 2 s, for ranks that have not ended
-// themselves: srun would not return the code if it killed the step. Open MPI and srun without PMI
+// themselves: srun would not return the code if it killed the step. Open MPI and srun without PMI-1
 // cannot be told; a process that exits with code makes mpirun, and srun with --kill-on-bad-exit,
 // end the others.
 func (j *Job) Abort(code int, why string) { j.x.abort(code, why) }

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/sluice-hpc/sluice/internal/pmix"
 	"github.com/sluice-hpc/sluice/internal/variable"
 )
 
@@ -44,6 +45,7 @@ func Variables() []variable.Variable {
 		{Name: EnvInsecure, For: variable.Job, Default: "a secret is needed", Meaning: "1 to run without a secret; must be set for all processes"},
 		{Name: EnvLocalRank, For: variable.Rank, Default: "the launcher's", Meaning: "number of this process among those of the job on this host"},
 		{Name: EnvLocalSize, For: variable.Rank, Default: "the launcher's", Meaning: "number of processes of the job on this host"},
+		{Name: pmix.Env, For: variable.Rank, Default: "libpmix.so.2", Meaning: "the library of PMIx to open; none to do without it"},
 		{Name: EnvLauncher, For: variable.Job, Default: "rank 0 runs it", Meaning: "run if 'sluice run' runs the rendezvous at SLUICE_SERVER; otherwise rank 0 does"},
 	}
 }

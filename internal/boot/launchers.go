@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sluice-hpc/sluice/internal/pmix"
 	"github.com/sluice-hpc/sluice/internal/variable"
 )
 
@@ -115,21 +116,20 @@ type launcher struct {
 var launchers = []launcher{
 	{pmiByFD, joinByPMIFD},
 	{func(v *values) bool { return v.set(envPMIPort) }, joinByPMIPort},
-	{func(v *values) bool { return v.set(envOpenMPIRank) }, joinOpenMPI},
-	{func(v *values) bool { return v.set(envPMIxRank) && !v.slurmPMIx() }, refusePMIx},
+	{underPMIx, joinPMIx},
 	{inSlurmStep, joinSlurm},
 	{func(v *values) bool { return v.set(envPMIRank) }, refusePMI},
 }
 
 // inside returns the lookup for a launcher that was started inside 'sluice run', if there is one:
-// of our own variables, only those of the secret then apply to its ranks too.
+// of our own variables, only those of the secret and of the library of PMIx then apply to its ranks too.
 func (v *values) inside() func(string) (string, bool) {
 	if !v.set(EnvLauncher) {
 		return v.lookup
 	}
 	return func(name string) (string, bool) {
 		switch name {
-		case EnvSecret, EnvSecretFile, EnvInsecure:
+		case EnvSecret, EnvSecretFile, EnvInsecure, pmix.Env:
 		default:
 			if strings.HasPrefix(name, "SLUICE_") {
 				return "", false
@@ -169,8 +169,8 @@ func (e *Environment) oneHost() bool { return e.LocalSize == e.Size }
 
 const usable = "use srun --mpi=pmi2, mpiexec.hydra, Open MPI's mpirun or sluice run, or set " + EnvRank + ", " + EnvSize + " and " + EnvServer
 
-// slurmPMIx says that it is Slurm itself that speaks PMIx: it sets the same variables with PMIx as
-// without.
+// slurmPMIx says that it is Slurm itself that speaks PMIx, in this step: it sets the same variables with
+// PMIx as without.
 func (v *values) slurmPMIx() bool {
 	return inSlurmStep(v) && v.get(envPMIxNamespace) == "slurm.pmix."+v.slurmStep()
 }

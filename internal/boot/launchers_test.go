@@ -2,6 +2,7 @@ package boot
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/pmix"
 	"github.com/sluice-hpc/sluice/internal/reach"
 	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
@@ -80,6 +82,33 @@ var acts = map[string]func([]string) int{
 			<-ctx.Done()
 			return errors.New("not killed")
 		})
+	},
+	// beside is a rank of which another part, such as an MPI, uses PMIx too. It joins once: a launcher does not
+	// wait for ranks that have left.
+	"beside": func([]string) int {
+		if err := pmix.Open(""); err != nil {
+			fmt.Println("error:", err)
+			return 3
+		}
+		other, err := pmix.Init()
+		if err != nil {
+			fmt.Println("error:", err)
+			return 3
+		}
+		if status := withJob(func(ctx context.Context, j *Job) error { return j.Barrier(ctx) }); status != 0 {
+			return status
+		}
+		if _, err := Join(context.Background()); !errors.Is(err, ErrJoined) {
+			fmt.Println("error: joined twice:", err)
+			return 3
+		}
+		place, err := other.Place()
+		if err = cmp.Or(err, other.Put("other", "x"), other.Fence(), other.Finalize()); err != nil {
+			fmt.Println("error:", err)
+			return 3
+		}
+		fmt.Printf("rank %d of %d\n", place.Rank, place.Size)
+		return 0
 	},
 	// finish leaves one after the other, rank 0 first.
 	"finish": func([]string) int {
@@ -215,39 +244,53 @@ func TestOpenMPI(t *testing.T) {
 	mpirun := func(do string, n int, env ...string) outcome {
 		return start(t, do, env, "mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-n", strconv.Itoa(n), me)
 	}
-	secret := "SLUICE_SECRET=" + hexSecret
-	sizes := []int{3}
-	if need.WantLong() {
-		sizes = []int{5, 1}
-	}
-	for _, n := range sizes {
-		o := mpirun("exchange", n, secret)
-		require.Zero(t, o.status, o.text)
-		require.Equal(t, wholeJob(n, 16), o.lines(), o.text)
-	}
-	t.Run("otherwise", func(t *testing.T) {
+	t.Run("PMIx", func(t *testing.T) {
+		need.Probe(t, "libpmix.so.2", pmix.Open(""))
+		sizes := []int{3}
+		if need.WantLong() {
+			sizes = []int{5, 1}
+		}
+		for _, n := range sizes {
+			o := mpirun("exchange", n)
+			require.Zero(t, o.status, o.text)
+			require.Equal(t, wholeJob(n, 32), o.lines(), o.text)
+		}
 		need.Full(t) // the launcher takes a second each time
-		o := mpirun("exchange", 2, "SLUICE_INSECURE=1")
-		require.Zero(t, o.status, o.text)
-		require.Equal(t, wholeJob(2, 0), o.lines(), o.text)
-
-		o = mpirun("exchange", 2)
-		require.Equal(t, 3, o.status, o.text)
-		require.Contains(t, o.text, "error: boot: SLUICE_SECRET: not set: set SLUICE_SECRET or SLUICE_SECRET_FILE on all ranks, or SLUICE_INSECURE=1 to run without a secret")
-
-		o = mpirun("deaf", 3, secret)
+		o := mpirun("deaf", 3)
 		require.Equal(t, 7, o.status, o.text)
 		require.NotContains(t, o.text, "error")
 
+		// Beside another user of the library in the same process.
+		o = mpirun("beside", 2)
+		require.Zero(t, o.status, o.text)
+		require.Equal(t, []string{"rank 0 of 2", "rank 1 of 2"}, o.lines(), o.text)
+
+		// Where the user says where to meet.
+		o = mpirun("exchange", 2, "SLUICE_SERVER="+freeAddress(t))
+		require.Zero(t, o.status, o.text)
+		require.Equal(t, wholeJob(2, 32), o.lines(), o.text)
+	})
+	t.Run("without PMIx", func(t *testing.T) {
+		need.Full(t)
+		const without = "SLUICE_PMIX=none"
+		secret := "SLUICE_SECRET=" + hexSecret
+		o := mpirun("exchange", 2, without, "SLUICE_INSECURE=1")
+		require.Zero(t, o.status, o.text)
+		require.Equal(t, wholeJob(2, 0), o.lines(), o.text)
+
+		o = mpirun("exchange", 2, without)
+		require.Equal(t, 3, o.status, o.text)
+		require.Contains(t, o.text, "error: boot: a launcher that speaks PMIx (PMIX_RANK is set): SLUICE_PMIX=none is set: install the package of libpmix.so.2 on all hosts")
+
 		// One job after the other in the same session.
-		o = start(t, "exchange", []string{secret}, "mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-n", "2", "sh", "-c", me+" && "+me)
+		o = start(t, "exchange", []string{without, secret}, "mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-n", "2", "sh", "-c", me+" && "+me)
 		require.Zero(t, o.status, o.text)
 		want := append(wholeJob(2, 16), wholeJob(2, 16)...)
 		slices.Sort(want)
 		require.Equal(t, want, o.lines(), o.text)
 
 		// Where the user says where to meet.
-		o = mpirun("exchange", 2, secret, "SLUICE_SERVER="+freeAddress(t))
+		o = mpirun("exchange", 2, without, secret, "SLUICE_SERVER="+freeAddress(t))
 		require.Zero(t, o.status, o.text)
 		require.Equal(t, wholeJob(2, 16), o.lines(), o.text)
 	})
@@ -273,7 +316,7 @@ func TestLauncherInside(t *testing.T) {
 	need.Full(t)
 	me := ranks.Program()
 	run := sluiceRun(me)
-	env := []string{"SLUICE_SECRET=" + hexSecret}
+	need.Probe(t, "libpmix.so.2", pmix.Open(""))
 	type inside struct {
 		command string
 		want    []string
@@ -282,14 +325,14 @@ func TestLauncherInside(t *testing.T) {
 	list := []inside{
 		{"mpirun.openmpi --allow-run-as-root --oversubscribe -n 2 " + run + "2 " + me, slices.Concat(wholeJob(2, 32), wholeJob(2, 32))},
 		{run + "1 mpiexec.hydra -n 2 " + me, wholeJob(2, 32)},
-		{"mpiexec.hydra -n 1 mpirun.openmpi --allow-run-as-root --oversubscribe -n 2 " + me, wholeJob(2, 16)},
+		{"mpiexec.hydra -n 1 mpirun.openmpi --allow-run-as-root --oversubscribe -n 2 " + me, wholeJob(2, 32)},
 	}
 	if need.WantLong() {
 		list = append(list, inside{"mpiexec.hydra -n 2 " + run + "2 " + me, slices.Concat(wholeJob(2, 32), wholeJob(2, 32))},
 			inside{run + "1 mpirun.openmpi --allow-run-as-root --oversubscribe -n 3 " + me, wholeJob(3, 32)})
 	}
 	for _, c := range list {
-		o := start(t, "exchange", env, strings.Fields(c.command)...)
+		o := start(t, "exchange", nil, strings.Fields(c.command)...)
 		require.Zero(t, o.status, "%s: %s", c.command, o.text)
 		slices.Sort(c.want)
 		require.Equal(t, c.want, o.lines(), "%s: %s", c.command, o.text)

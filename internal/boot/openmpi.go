@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-hpc/sluice/internal/reach"
 )
 
-// Open MPI's mpirun speaks PMIx, which this package does not. The numbers are in the environment.
-// On one host rank 0 writes the address of its rendezvous to a file in the session directory, which
+// Where PMIx cannot be used (see joinWithoutPMIx), Open MPI's mpirun has put the numbers into the
+// environment. On one host rank 0 writes the address of its rendezvous to a file in the session directory, which
 // mpirun creates for its user alone and removes at the end; across hosts SLUICE_SERVER must give
 // it.
 
@@ -127,13 +127,4 @@ func checkDirectory(dir string) error {
 		return fmt.Errorf("%s: %w", dir, err)
 	}
 	return nil
-}
-
-// refusePMIx reports a launcher that speaks only PMIx.
-func refusePMIx(context.Context, *values) (*Job, error) {
-	return nil, &LauncherError{
-		Launcher: "a launcher that speaks PMIx alone (" + envPMIxRank + " is set)",
-		Err:      errors.New("PMIx is not supported"),
-		Advice:   usable,
-	}
 }

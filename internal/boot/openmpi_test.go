@@ -14,12 +14,13 @@ import (
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
-// openMPIRank is what mpirun tells a rank.
+// openMPIRank is what mpirun tells a rank that does without PMIx.
 func openMPIRank(rank, size, local int, dir string, more ...string) []string {
 	return append([]string{
 		fmt.Sprint("OMPI_COMM_WORLD_RANK=", rank), fmt.Sprint("OMPI_COMM_WORLD_SIZE=", size),
 		fmt.Sprint("OMPI_COMM_WORLD_LOCAL_RANK=", rank%local), fmt.Sprint("OMPI_COMM_WORLD_LOCAL_SIZE=", local),
 		"PMIX_RANK=0", "PMIX_NAMESPACE=845807617", "PMIX_SERVER_TMPDIR=" + dir, "SLUICE_SECRET=" + hexSecret,
+		"SLUICE_PMIX=none",
 	}, more...)
 }
 
@@ -59,13 +60,13 @@ func TestOpenMPIUnusable(t *testing.T) {
 	}{
 		{openMPIRank(0, 4, 2, dir), "boot: Open MPI's mpirun: 2 of its 4 ranks are on other hosts, and SLUICE_SERVER is not set: start it with -x SLUICE_SERVER=host:port, a free port on rank 0's host, and with -x SLUICE_SECRET"},
 		{openMPIRank(0, 2, 2, ""), "boot: Open MPI's mpirun: neither SLUICE_SERVER nor PMIX_SERVER_TMPDIR is set"},
-		{openMPIRank(0, 2, 2, dir, "SLUICE_SECRET="), "boot: SLUICE_SECRET: not set"},
+		{openMPIRank(0, 2, 2, dir, "SLUICE_SECRET="), "boot: a launcher that speaks PMIx (PMIX_RANK is set): SLUICE_PMIX=none is set: install the package of libpmix.so.2 on all hosts (libpmix2 of Debian and Ubuntu, pmix of Fedora and RHEL) or name the launcher's own in SLUICE_PMIX; or set SLUICE_SECRET on all ranks, and SLUICE_SERVER=host:port if they are on several hosts"},
 		{openMPIRank(0, 2, 2, dir, "PMIX_NAMESPACE=../x"), `boot: PMIX_NAMESPACE="../x": it cannot be part of a file name`},
 		{openMPIRank(2, 2, 2, dir), `boot: OMPI_COMM_WORLD_RANK="2": want 0 to 1`},
 		{openMPIRank(0, 2, 2, dir, "OMPI_COMM_WORLD_SIZE="), "boot: OMPI_COMM_WORLD_SIZE: not set"},
 		{openMPIRank(0, 2, 2, dir, "OMPI_COMM_WORLD_LOCAL_SIZE=3"), `boot: OMPI_COMM_WORLD_LOCAL_SIZE="3": want 1 to 2`},
 		{openMPIRank(0, 2, 2, filepath.Join(dir, "none")), "no such file or directory"},
-		{openMPIRank(0, 1, 1, dir, "OMPI_COMM_WORLD_RANK=", "PMIX_NAMESPACE=prte"), "boot: a launcher that speaks PMIx alone (PMIX_RANK is set): PMIx is not supported: use srun --mpi=pmi2, mpiexec.hydra, Open MPI's mpirun or sluice run, or set SLUICE_RANK, SLUICE_SIZE and SLUICE_SERVER"},
+		{openMPIRank(0, 1, 1, dir, "OMPI_COMM_WORLD_RANK=", "PMIX_NAMESPACE=prte", "SLUICE_PMIX=none"), "boot: a launcher that speaks PMIx (PMIX_RANK is set): SLUICE_PMIX=none is set: install the package of libpmix.so.2 on all hosts (libpmix2 of Debian and Ubuntu, pmix of Fedora and RHEL) or name the launcher's own in SLUICE_PMIX; or use srun --mpi=pmi2, mpiexec.hydra, Open MPI's mpirun or sluice run, or set SLUICE_RANK, SLUICE_SIZE and SLUICE_SERVER"},
 		{[]string{"PMI_RANK=0"}, "boot: a PMI launcher (PMI_RANK is set): neither PMI_FD nor PMI_PORT is set: use srun --mpi=pmi2"},
 	} {
 		_, err := joinFrom(ranks.Within(t), variables(c.env...))

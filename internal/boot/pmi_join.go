@@ -2,7 +2,6 @@ package boot
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
@@ -139,16 +138,12 @@ func (u *underPMI) join(ctx context.Context, v *values, e Environment) (*Job, er
 		m.Secret, m.find = w.secret, at(w.addresses...)
 		return m.join(ctx)
 	}
-	m.Secret = make([]byte, 32)
-	rand.Read(m.Secret)
+	m.Secret = newSecret()
 	m.listen = func(ctx context.Context) (net.Listener, error) { return e.listen(ctx, server) }
 	m.announce = func(ln net.Listener) (func(), error) {
-		w := whereabouts{secret: m.Secret, addresses: []string{server}}
-		if server == "" {
-			var err error
-			if w.addresses, err = reachable(ctx, ln); err != nil {
-				return nil, err
-			}
+		w, err := announcement(ctx, ln, m.Secret, server)
+		if err != nil {
+			return nil, err
 		}
 		if err := p.put(ctx, w.Append(nil)); err != nil {
 			return nil, err
@@ -159,6 +154,15 @@ func (u *underPMI) join(ctx context.Context, v *values, e Environment) (*Job, er
 		m.kill = u.kill
 	}
 	return m.join(ctx)
+}
+
+// announcement is what rank 0, which listens at ln, tells the other ranks.
+func announcement(ctx context.Context, ln net.Listener, secret []byte, server string) (w whereabouts, err error) {
+	w = whereabouts{secret: secret, addresses: []string{server}}
+	if server == "" {
+		w.addresses, err = reachable(ctx, ln)
+	}
+	return w, err
 }
 
 // listen returns the listener of rank 0: at the port of SLUICE_SERVER if that is set, otherwise at

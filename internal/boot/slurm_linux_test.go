@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/pmix"
 	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
@@ -65,6 +66,7 @@ func TestSlurm(t *testing.T) {
 	t.Parallel() // the cluster waits most of the time
 	need.Slurm(t)
 	need.Full(t)
+	need.Probe(t, "libpmix.so.2", pmix.Open(""))
 	me := ranks.Program()
 	run := sluiceRun(me)
 	secret := "SLUICE_SECRET=" + hexSecret
@@ -95,8 +97,11 @@ func TestSlurm(t *testing.T) {
 		exchange("no PMI, insecure", false, []string{"SLUICE_INSECURE=1"}, "srun -N 3 -n 6 --mpi=none "+me, nodesJob(0)),
 		exchange("one step after the other and beside it", false, []string{secret}, "srun -N 3 -n 6 "+me+" & srun -N 3 -n 6 "+me+"; wait $!; srun -N 3 -n 6 "+me,
 			slices.Concat(nodesJob(16), nodesJob(16), nodesJob(16))),
-		// On one node: its plugin takes nodes of the same host for the same.
-		exchange("PMIx of Slurm", always, []string{secret}, "srun -N 1 -n 2 --mpi=pmix "+me, wholeJob(2, 16)),
+		exchange("PMIx on three nodes", always, nil, "srun -N 3 -n 6 --mpi=pmix "+me, nodesJob(32)),
+		exchange("PMIx on one node", false, nil, "srun -N 1 -n 2 --mpi=pmix "+me, wholeJob(2, 32)),
+		exchange("PMIx alone", false, nil, "srun -N 1 -n 1 --mpi=pmix "+me, []string{alone}),
+		exchange("PMIx at a given address", false, []string{"SLUICE_SERVER=n1:20001"}, "srun -N 3 -n 6 --mpi=pmix "+me, nodesJob(32)),
+		exchange("Slurm's PMIx without the library", false, []string{secret, "SLUICE_PMIX=none"}, "srun -N 3 -n 6 --mpi=pmix "+me, nodesJob(16)),
 		exchange("shell of sbatch", always, nil, batch(me), []string{alone}),
 		exchange("srun inside sbatch", false, nil, batch("srun --mpi=pmi2 "+me), nodesJob(32)),
 		exchange("shell of salloc", false, nil, "salloc -Q -N 3 -n 6 "+me, []string{alone}),
@@ -109,6 +114,7 @@ func TestSlurm(t *testing.T) {
 			says: slices.Repeat([]string{"error: boot: SLUICE_SECRET: not set: set SLUICE_SECRET or SLUICE_SECRET_FILE on all ranks, or SLUICE_INSECURE=1 to run without a secret"}, 2)},
 		// TestAbortSlurm of package channel runs always.
 		{name: "abort, --mpi=pmi2", do: "abort", env: []string{secret}, command: "srun -N 3 -n 6 --mpi=pmi2 " + me, want: aborted, status: 7},
+		{name: "abort, --mpi=pmix", do: "abort", command: "srun -N 3 -n 6 --mpi=pmix " + me, want: aborted, status: 7},
 		{name: "abort, --mpi=none", do: "abort", env: []string{secret}, command: "srun -N 3 -n 6 --mpi=none " + me, want: aborted, status: 7},
 		// A rank that does not listen is killed, and then that is what srun returns.
 		{name: "abort, and a rank that does not listen, --mpi=pmi2", always: always, do: "deaf", env: []string{secret},

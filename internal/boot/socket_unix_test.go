@@ -39,7 +39,7 @@ func TestPMIDescriptor(t *testing.T) {
 		require.Equal(t, envPMIFD, e.Name)
 		require.ErrorContains(t, err, "not a connection to a launcher")
 		// It is what Open MPI's mpirun has passed on from a launcher around.
-		j, err := joinFrom(ctx, variables("PMI_RANK=0", "PMI_SIZE=1", fmt.Sprint("PMI_FD=", fd), "OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE=1"))
+		j, err := joinFrom(ctx, variables("PMI_RANK=0", "PMI_SIZE=1", fmt.Sprint("PMI_FD=", fd), "OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE=1", "SLUICE_PMIX=none"))
 		require.NoError(t, err)
 		require.NoError(t, j.Close())
 	}
