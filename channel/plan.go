@@ -120,7 +120,7 @@ func (c *Collective) alloc(n int) ([]byte, error) {
 		return nil, err
 	}
 	c.memory = append(c.memory, m)
-	return m.Bytes(), nil
+	return m.buf, nil // Bytes may be nil already: a node that is being closed frees it when the call is over
 }
 
 // keptCall is an operation of Run that is kept declared, over memory of its own.
