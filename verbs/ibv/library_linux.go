@@ -3,13 +3,13 @@
 package ibv
 
 /*
-#cgo LDFLAGS: -ldl
 #include <stdlib.h>
 #include "shim.h"
 */
 import "C"
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -18,23 +18,18 @@ import (
 	"syscall"
 	"unsafe"
 
+	"github.com/sluice-hpc/sluice/internal/dl"
 	"github.com/sluice-hpc/sluice/internal/rdmadev"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
 // load opens libibverbs, once for the process.
 var load = sync.OnceValue(func() error {
-	file := os.Getenv(EnvLibrary)
-	if file == "" {
-		file = "libibverbs.so.1"
+	symbols := make([]dl.Symbol, 0, C.sl_symbol_count)
+	for _, s := range unsafe.Slice((*C.struct_sl_symbol)(unsafe.Pointer(&C.sl_symbols)), C.sl_symbol_count) {
+		symbols = append(symbols, dl.Symbol{Name: C.GoString(s.name), Version: C.GoString(s.version), To: unsafe.Pointer(s.to), Optional: s.optional != 0})
 	}
-	name := C.CString(file)
-	defer C.free(unsafe.Pointer(name))
-	if text := C.sl_load(name); text != nil {
-		defer C.free(unsafe.Pointer(text))
-		return errors.New(C.GoString(text))
-	}
-	return nil
+	return dl.Open(cmp.Or(os.Getenv(EnvLibrary), "libibverbs.so.1"), symbols)
 })
 
 // eachDevice calls f with each device that libibverbs lists, until f returns false.

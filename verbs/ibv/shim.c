@@ -1,12 +1,8 @@
 //go:build linux && cgo
 
-#define _GNU_SOURCE
 #include "shim.h"
 
-#include <dlfcn.h>
 #include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 // The functions of libibverbs, by the versions of their symbols that the
@@ -43,40 +39,21 @@
 FUNCTIONS(DECLARE)
 
 // These came with other versions.
-static struct sl_comp_channel *(*create_comp_channel)(struct sl_context *);   // IBVERBS_1.0
-static int (*destroy_comp_channel)(struct sl_comp_channel *);                 // IBVERBS_1.0
-static struct sl_mr *(*reg_mr_iova2)(struct sl_pd *, void *, size_t, uint64_t, unsigned); // IBVERBS_1.8, may be missing
+static struct sl_comp_channel *(*create_comp_channel)(struct sl_context *);
+static int (*destroy_comp_channel)(struct sl_comp_channel *);
+static struct sl_mr *(*reg_mr_iova2)(struct sl_pd *, void *, size_t, uint64_t, unsigned); // may be missing
 
 // The flags of enum ibv_access_flags that a device may do without, and others.
 enum { access_optional = 0x3ff << 20, qpt_rc = 2, srq_limit_mask = 2, wr_fetch_and_add = 6 };
 
-char *sl_load(const char *file) {
-	const char *why = NULL;
-	char *text = NULL;
-	void *lib = dlopen(file, RTLD_NOW | RTLD_LOCAL);
-	if (!lib) {
-		return strdup(dlerror());
-	}
-	*(void **)&create_comp_channel = dlvsym(lib, "ibv_create_comp_channel", "IBVERBS_1.0");
-	*(void **)&destroy_comp_channel = dlvsym(lib, "ibv_destroy_comp_channel", "IBVERBS_1.0");
-	*(void **)&reg_mr_iova2 = dlvsym(lib, "ibv_reg_mr_iova2", "IBVERBS_1.8");
-	if (!create_comp_channel || !destroy_comp_channel) {
-		why = "ibv_create_comp_channel@IBVERBS_1.0";
-	}
-#define FIND(result, name, args)                                                       \
-	*(void **)&name = dlvsym(lib, "ibv_" #name, "IBVERBS_1.1");                    \
-	if (!name) {                                                                   \
-		why = "ibv_" #name "@IBVERBS_1.1";                                     \
-	}
-	FUNCTIONS(FIND)
-	if (why) {
-		if (asprintf(&text, "%s: no symbol %s", file, why) < 0) {
-			abort();
-		}
-		dlclose(lib);
-	}
-	return text;
-}
+#define SYMBOL(result, name, args) {"ibv_" #name, "IBVERBS_1.1", (void **)&name, 0},
+const struct sl_symbol sl_symbols[] = {
+	FUNCTIONS(SYMBOL)
+	{"ibv_create_comp_channel", "IBVERBS_1.0", (void **)&create_comp_channel, 0},
+	{"ibv_destroy_comp_channel", "IBVERBS_1.0", (void **)&destroy_comp_channel, 0},
+	{"ibv_reg_mr_iova2", "IBVERBS_1.8", (void **)&reg_mr_iova2, 1},
+};
+const size_t sl_symbol_count = sizeof sl_symbols / sizeof *sl_symbols;
 
 // made returns the object that a function of libibverbs has created, or the error number.
 static uintptr_t made(void *p, int *err) {

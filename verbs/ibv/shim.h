@@ -13,8 +13,14 @@ enum {
 	big_endian = __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__,
 };
 
-// sl_load opens libibverbs from file. It returns NULL, or an error text to be freed.
-char *sl_load(const char *file);
+// The functions of libibverbs that are looked up.
+struct sl_symbol {
+	const char *name, *version;
+	void **to;
+	int optional;
+};
+extern const struct sl_symbol sl_symbols[];
+extern const size_t sl_symbol_count;
 
 uintptr_t sl_get_device_list(int *num, int *err);
 void sl_free_device_list(uintptr_t list);
