@@ -196,6 +196,35 @@ func strips(name string, width int, turn int, i, left reg.Register, body func(u,
 	step(name+"_element", double, 1)
 }
 
+// nextBlock begins the loop over blocks of a kernel: left is how many elements the next one has, end where
+// it ends. After the last one it goes to "sum".
+func nextBlock(block int, n, done, left, end reg.Register) {
+	Label("block")
+	MOVQ(n, left)
+	SUBQ(done, left)
+	JZ(LabelRef("sum"))
+	MOVQ(U32(uint32(block)), end)
+	CMPQ(left, end)
+	CMOVQGT(end, left)
+	MOVQ(left, end)
+	ADDQ(done, end)
+}
+
+// finish returns done, and whether nothing was rounded since the exceptions were cleared.
+func finish(env environment, done reg.Register) {
+	STMXCSR(env.own)
+	env.leave()
+	bit := GP32()
+	MOVL(env.own, bit)
+	TESTL(U32(flagInexact|flagInvalid|flagOverflow), bit)
+	whole := GP8()
+	SETEQ(whole)
+	VZEROUPPER()
+	Store(done, ReturnIndex(0))
+	Store(whole, ReturnIndex(1))
+	RET()
+}
+
 // sumKernel writes the sum of n elements. Each is cut into the upper and the lower half of its
 // mantissa, which is exact; the halves are added up apart, and have room for the carries: the
 // additions are exact as long as the exponents do not differ by too much. The flag of the
@@ -218,15 +247,7 @@ func sumKernel(width int, name string) {
 	XORQ(i, i)
 	XORQ(done, done)
 
-	Label("block")
-	MOVQ(n, left)
-	SUBQ(done, left)
-	JZ(LabelRef("sum"))
-	MOVQ(U32(sumBlock), end)
-	CMPQ(left, end)
-	CMOVQGT(end, left)
-	MOVQ(left, end)
-	ADDQ(done, end)
+	nextBlock(sumBlock, n, done, left, end)
 	strips("add", width, chains, i, left, func(u, count, size int) {
 		v, up := register(width), register(width)
 		loadPart(Mem{Base: x, Index: i, Scale: 1, Disp: u * size}, v, size)
@@ -248,17 +269,7 @@ func sumKernel(width int, name string) {
 	env.clear()
 	VMOVSD(total(upper, width), Mem{Base: state, Disp: 2 * chains * 64})
 	VMOVSD(total(lower, width), Mem{Base: state, Disp: 2*chains*64 + double})
-	STMXCSR(env.own)
-	env.leave()
-	bit := GP32()
-	MOVL(env.own, bit)
-	TESTL(U32(flagInexact|flagInvalid|flagOverflow), bit)
-	whole := GP8()
-	SETEQ(whole)
-	VZEROUPPER()
-	Store(done, ReturnIndex(0))
-	Store(whole, ReturnIndex(1))
-	RET()
+	finish(env, done)
 }
 
 // dotKernel writes the inner product of n elements. The rounded product p goes to a running sum
@@ -308,15 +319,7 @@ func dotKernel(width int, name string) {
 	XORQ(i, i)
 	XORQ(done, done)
 
-	Label("block")
-	MOVQ(n, left)
-	SUBQ(done, left)
-	JZ(LabelRef("sum"))
-	MOVQ(U32(dotBlock), end)
-	CMPQ(left, end)
-	CMOVQGT(end, left)
-	MOVQ(left, end)
-	ADDQ(done, end)
+	nextBlock(dotBlock, n, done, left, end)
 	chainsIn(state, offHigh, high[0], width)
 	chainsIn(state, offLow, low[0], width)
 	above, one, strayed := start("above"), ones(width), register(width)
@@ -441,17 +444,7 @@ func dotKernel(width int, name string) {
 	for k, v := range [][]vec{high[0], low[0], rest, tail} {
 		VMOVSD(total(v, width), Mem{Base: state, Disp: (2*running+2*chains)*64 + k*double})
 	}
-	STMXCSR(env.own)
-	env.leave()
-	bit := GP32()
-	MOVL(env.own, bit)
-	TESTL(U32(flagInexact|flagInvalid|flagOverflow), bit)
-	whole := GP8()
-	SETEQ(whole)
-	VZEROUPPER()
-	Store(done, ReturnIndex(0))
-	Store(whole, ReturnIndex(1))
-	RET()
+	finish(env, done)
 }
 
 // limbKernel adds n numbers to limbs of 32 bits, as Accumulator.add does. It cuts the
