@@ -11,3 +11,6 @@ func Told(p Process, pid int) Process {
 	p.pid = uint32(pid)
 	return p
 }
+
+// FirstHasOne is for a table.
+var FirstHasOne = firstHasOne

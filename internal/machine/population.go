@@ -4,7 +4,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"hash/fnv"
+	"iter"
+	"math/bits"
 	"os"
+	"slices"
 
 	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/wait"
@@ -87,7 +90,7 @@ func (p Population) Count() int {
 	return Count(sets...)
 }
 
-// Sharing says whether each process has a CPU to itself now.
+// Sharing says whether this process has a CPU to itself now, however the scheduler spreads the others.
 func (p Population) Sharing() wait.Sharing {
 	sets := make([][]byte, len(p))
 	together := 0 // under the quota of this process
@@ -98,12 +101,77 @@ func (p Population) Sharing() wait.Sharing {
 		}
 	}
 	switch {
-	case len(p) > Count(sets...):
+	case !firstHasOne(sets):
 		return wait.Crowded
 	case float64(together) > quotas().CPUs():
 		return wait.Limited
 	}
 	return wait.Apart
+}
+
+// firstHasOne says whether the first process has a CPU in each assignment of a CPU of its own to as many
+// processes as possible. That is so if and only if it adds one to what can be assigned to the others.
+func firstHasOne(sets [][]byte) bool {
+	a := assignment{sets: sets, to: map[int]int{}}
+	for i := len(sets) - 1; i > 0; i-- {
+		a.add(i)
+	}
+	return a.add(0)
+}
+
+// assignment gives processes CPUs of their own: a matching that grows along augmenting paths.
+type assignment struct {
+	sets [][]byte    // the CPUs that each process may have
+	to   map[int]int // CPU -> process
+	seen []byte      // CPUs from which no free one can be reached
+}
+
+// add assigns a CPU to one process more, which may move others. It reports whether there is one.
+func (a *assignment) add(i int) bool {
+	before := a.seen
+	a.seen = slices.Clone(before)
+	if !a.place(i) {
+		return false // nor will what has been seen ever lead to a free CPU
+	}
+	a.seen = before
+	return true
+}
+
+func (a *assignment) place(i int) bool {
+	free := func(cpu int) bool { _, taken := a.to[cpu]; return !taken }
+	for cpu := range each(a.sets[i]) {
+		if free(cpu) {
+			a.to[cpu] = i
+			return true
+		}
+	}
+	for cpu := range each(a.sets[i]) {
+		for len(a.seen) <= cpu/8 {
+			a.seen = append(a.seen, 0)
+		}
+		if a.seen[cpu/8]>>(cpu%8)&1 != 0 {
+			continue
+		}
+		a.seen[cpu/8] |= 1 << (cpu % 8)
+		if a.place(a.to[cpu]) {
+			a.to[cpu] = i
+			return true
+		}
+	}
+	return false
+}
+
+// each yields the CPUs of a set.
+func each(set []byte) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		for i, b := range set {
+			for ; b != 0; b &= b - 1 {
+				if !yield(8*i + bits.TrailingZeros8(b)) {
+					return
+				}
+			}
+		}
+	}
 }
 
 func quotas() limits.Quota { return limits.Host{FS: os.DirFS("/")}.Quota() }
