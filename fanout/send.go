@@ -159,7 +159,7 @@ func (s *Supplier) give(ctx context.Context, r request, parts [][]byte, n int) e
 	}
 	d := &s.draft
 	var err error
-	if n+heads*recordHeader <= shortMost {
+	if n <= shortMost {
 		b := d.short[:0]
 		for i, p := range parts {
 			if i < heads {

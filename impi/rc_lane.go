@@ -50,7 +50,7 @@ type laneLine struct {
 
 const (
 	laneInline = 32
-	laneMost   = 4 << 10 // bytes of a message
+	laneMost   = 4<<10 + 128 // bytes of a message: 4 KiB, and what a layer above puts before them
 	laneLines  = 256
 	laneData   = 64 << 10
 	laneSize   = int(unsafe.Sizeof(lane{}))
