@@ -55,7 +55,7 @@ func scripted(t testing.TB, s *script) (*Comm, *tcpCarrier) {
 	}
 	p := &process{e: e, matchers: map[uint64]*matcher{}, pairs: make([]*pair, 2)}
 	e.processes = []*process{p}
-	l := &link{e: e, host: 1, foreign: true, packetLen: 100, ackMark: 2, hiWater: 5}
+	l := &link{e: e, host: 1, foreign: true, packetLen: 100, first: 100, ackMark: 2, hiWater: 5}
 	c := newTCPCarrier(l, s)
 	l.carrier = c
 	e.links = []*link{nil, l}
@@ -178,7 +178,7 @@ func FuzzMember(f *testing.F) {
 
 // FuzzOffer: what a host says about its devices is refused, or read as it would be said.
 func FuzzOffer(f *testing.F) {
-	o := offer{machine: 5, kernel: 6, slot: rcSlot, window: 16}
+	o := offer{machine: 5, kernel: 6, slot: rcSlot, mapped: mappedSlot, window: 16}
 	b, err := o.append(nil)
 	require.NoError(f, err)
 	f.Add(b[4:])

@@ -228,9 +228,9 @@ func TestHostileRC(t *testing.T) {
 		{"flags that do not go together", raw(header(1, 5)), ErrProtocol},
 		{"rest of no data", raw(header(0, byte(sync), rcRest)), ErrProtocol},
 		{"packet longer than a receive", func(h *hostileRC) {
-			mr, err := h.c.d.pd.AllocMR(rcSlot+1, verbs.AccessLocalWrite)
+			mr, err := h.c.d.pd.AllocMR(h.c.d.slot+1, verbs.AccessLocalWrite)
 			require.NoError(h.t, err)
-			h.post(verbs.SendWR{Opcode: verbs.OpSend, SGList: []verbs.SGE{mr.SGE(0, rcSlot+1)}})
+			h.post(verbs.SendWR{Opcode: verbs.OpSend, SGList: []verbs.SGE{mr.SGE(0, h.c.d.slot+1)}})
 		}, ErrPeerDied},
 		{"unknown destination", say(rcPacket{dest: 1}), ErrProtocol},
 		{"unknown source", say(rcPacket{src: 1}), ErrProtocol},

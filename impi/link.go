@@ -18,6 +18,7 @@ type link struct {
 	dialect packet.Dialect
 
 	packetLen        uint32 // most bytes of user data in a packet
+	first            uint32 // bytes of user data in the first packet of a longer message
 	eager            uint32 // most bytes of a message whose send completes without being received, as agreed
 	ackMark, hiWater uint32
 	pairs            []*pair
@@ -183,7 +184,7 @@ func (p *pair) sendFirst(r *request) {
 		t = packet.DataSync
 	}
 	if n > uint64(p.link.packetLen) {
-		n, t = uint64(p.link.packetLen), packet.DataSync
+		n, t = uint64(p.link.first), packet.DataSync
 	}
 	p.link.carrier.data(r, t, n)
 }

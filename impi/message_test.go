@@ -27,7 +27,7 @@ func random(n int, src rand.Source) []byte {
 	return b[:n:n]
 }
 
-var sizes = []int{0, 1, 7, 8, 127, 128, 4096, 8 << 10, 8<<10 + 1, 64<<10 - 1, 64 << 10, 64<<10 + 1, 200_000, 1<<20 + 5}
+var sizes = []int{0, 1, 7, 8, 127, 128, 4096, 8 << 10, 8<<10 + 1, 16 << 10, 16<<10 + 1, 64<<10 - 1, 64 << 10, 64<<10 + 1, 200_000, 1<<20 + 5}
 
 func TestSizes(t *testing.T) {
 	everywhere(t, func(t *testing.T, a, b *Comm) {

@@ -24,7 +24,13 @@ import (
 
 // Parameters that hosts of this package offer each other.
 const (
-	rcSlot    = 8 << 10 // bytes of a packet
+	rcSlot    = rcHeader + 8<<10 // bytes of a packet
+	// mappedSlot: where the device maps memory, the handshake of a longer message takes as long as
+	// copying these.
+	mappedSlot = rcHeader + 16<<10
+	// mappedFirst is how many bytes of a longer message the first packet has there: while the handshake
+	// is under way they are copied in vain, and the rest is copied by both sides at the same time.
+	mappedFirst = 4 << 10
 	minSlot   = rcHeader + rcPiece
 	maxSlot   = 1 << 20
 	minWindow = 8
@@ -133,7 +139,7 @@ func (s *rcSetup) refusal(err error, level slog.Level, what string, args ...any)
 // of so many pairs fit the memory.
 func (j *Job) window(pairs int) uint32 {
 	beside := uint64(j.roster.beside())
-	each := int(limits.Left(rcPinned*rcShare*beside)/rcShare/beside)/rcSlot/pairs - rcSpare
+	each := int(limits.Left(rcPinned*rcShare*beside)/rcShare/beside)/mappedSlot/pairs - rcSpare
 	each -= int(slots(uint32(max(each, 0))))
 	return uint32(min(max(each, minWindow), maxWindow)) &^ 3
 }
@@ -141,7 +147,7 @@ func (j *Job) window(pairs int) uint32 {
 // openDevice opens a device, with its receives posted.
 func (j *Job) openDevice(dev *verbs.Device, window uint32, receives, hosts int) (_ *rcDevice, err error) {
 	cfg := verbs.Config{Secret: j.roster.secret, Insecure: len(j.roster.secret) == 0, Job: j.roster.job, PeerTimeout: j.config.PeerTimeout, Logger: j.config.Log}
-	d := &rcDevice{e: j.e, name: dev.Name(), slot: rcSlot, slots: slots(window), links: map[uint32]*rcCarrier{}}
+	d := &rcDevice{e: j.e, name: dev.Name(), slots: slots(window), links: map[uint32]*rcCarrier{}}
 	if d.ctx, err = dev.Open(cfg); err != nil {
 		return nil, err
 	}
@@ -160,7 +166,10 @@ func (j *Job) openDevice(dev *verbs.Device, window uint32, receives, hosts int) 
 	if !attr.LoadStore && attr.MaxSRQWR < receives {
 		return nil, fmt.Errorf("%d receives are needed, the device allows %d", receives, attr.MaxSRQWR)
 	}
-	d.sges, d.maps, d.connect = min(attr.MaxSGE, 16), attr.LoadStore, rcConnect
+	d.sges, d.maps, d.slot, d.connect = min(attr.MaxSGE, 16), attr.LoadStore, rcSlot, rcConnect
+	if d.maps {
+		d.slot = mappedSlot
+	}
 	if d.maps || dev.Provider() == "tcp" {
 		d.connect = rcConnectOnce
 	}
@@ -260,7 +269,7 @@ func (s *rcSetup) negotiate(ctx context.Context, l *link, conn net.Conn) (*rcCar
 	if err != nil {
 		return nil, err
 	}
-	mine := offer{machine: host, kernel: kernel, slot: rcSlot, window: s.window, process: s.self}
+	mine := offer{machine: host, kernel: kernel, slot: rcSlot, mapped: mappedSlot, window: s.window, process: s.self}
 	refused := slices.Clone(s.refused)
 	var carriers []*rcCarrier
 	var chosen *rcCarrier
@@ -325,9 +334,12 @@ func (s *rcSetup) negotiate(ctx context.Context, l *link, conn net.Conn) (*rcCar
 		}
 	}
 	l.packetLen = min(mine.slot, theirs.slot) - rcHeader
+	l.first = l.packetLen
 	l.hiWater = min(mine.window, theirs.window)
 	l.ackMark = l.hiWater / 4
 	if c.d.maps {
+		l.packetLen = min(mine.mapped, theirs.mapped) - rcHeader
+		l.first = min(l.packetLen, mappedFirst)
 		s.mu.Lock()
 		mine := c.openLane()
 		s.mu.Unlock()

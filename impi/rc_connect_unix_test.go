@@ -200,7 +200,7 @@ func TestWindow(t *testing.T) {
 		w := j.window(pairs)
 		require.True(t, w >= minWindow && w <= maxWindow && w%4 == 0)
 		if w > minWindow {
-			require.LessOrEqual(t, uint64(pairs)*uint64(w+rcSpare+slots(w))*rcSlot, rcPinned)
+			require.LessOrEqual(t, uint64(pairs)*uint64(w+rcSpare+slots(w))*mappedSlot, rcPinned)
 		}
 	}
 	require.EqualValues(t, maxWindow, j.window(1))

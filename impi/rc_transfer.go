@@ -211,7 +211,7 @@ func (c *rcCarrier) invited(a *arrival, b []byte, flags uint8) error {
 // arriving records the end of a message that comes through the stage.
 func (c *rcCarrier) arriving(a *arrival) {
 	if r := c.l.e.lookup(a.drqid); r != nil && r.transfer == throughStage && r.length-r.moved == uint64(a.body) {
-		c.stage.took(r, r.length-uint64(c.l.packetLen))
+		c.stage.took(r, r.length-uint64(c.l.first))
 	}
 }
 

@@ -128,21 +128,23 @@ func parseRemotes(b []byte) ([]remote, error) {
 //
 //	uint32 version, uint32 endpoints
 //	uint64 machine, uint64 kernel
-//	uint32 bytes of a packet, uint32 packets in flight of a pair of processes
+//	uint32 bytes of a packet, uint32 likewise where the device maps memory
+//	uint32 packets in flight of a pair of processes
 //	uint32 bytes of the set of CPUs, and the set
 //	endpoints, as package verbs encodes them
 type offer struct {
 	machine   uint64 // the same for hosts that reach each other over loopback
 	kernel    uint64 // the same for hosts that share CPUs
-	slot      uint32
+	slot      uint32 // bytes of a packet
+	mapped    uint32 // likewise, where the device maps memory
 	window    uint32
 	process   machine.Process
 	endpoints []verbs.Endpoint
 }
 
 const (
-	offerVersion = 5
-	offerHead    = 32
+	offerVersion = 6
+	offerHead    = 36
 	maxOffers    = 16
 	maxOfferLen  = offerHead + machine.MaxProcess + maxOffers*verbs.EndpointLen
 )
@@ -156,6 +158,7 @@ func (o *offer) append(b []byte) ([]byte, error) {
 	b = le.AppendUint64(b, o.machine)
 	b = le.AppendUint64(b, o.kernel)
 	b = le.AppendUint32(b, o.slot)
+	b = le.AppendUint32(b, o.mapped)
 	b = le.AppendUint32(b, o.window)
 	b = append(b, process...)
 	var err error
@@ -174,15 +177,15 @@ func parseOffer(b []byte) (o offer, err error) {
 		return o, fmt.Errorf("%w: offer of %d bytes", ErrProtocol, len(b))
 	}
 	n := le.Uint32(b[4:])
-	o.machine, o.kernel, o.slot, o.window = le.Uint64(b[8:]), le.Uint64(b[16:]), le.Uint32(b[24:]), le.Uint32(b[28:])
+	o.machine, o.kernel, o.slot, o.mapped, o.window = le.Uint64(b[8:]), le.Uint64(b[16:]), le.Uint32(b[24:]), le.Uint32(b[28:]), le.Uint32(b[32:])
 	if o.process, b, err = machine.ParseProcess(b[offerHead:]); err != nil {
 		return o, fmt.Errorf("%w: offer: %w", ErrProtocol, err)
 	}
 	if n > maxOffers || len(b) != int(n)*verbs.EndpointLen {
 		return o, fmt.Errorf("%w: offer of %d endpoints in %d bytes", ErrProtocol, n, len(b))
 	}
-	if n > 0 && (o.slot < minSlot || o.slot > maxSlot || o.window < minWindow || o.window > maxWindow) {
-		return o, fmt.Errorf("%w: offer of %d packets of %d bytes", ErrProtocol, o.window, o.slot)
+	if n > 0 && (min(o.slot, o.mapped) < minSlot || max(o.slot, o.mapped) > maxSlot || o.window < minWindow || o.window > maxWindow) {
+		return o, fmt.Errorf("%w: offer of %d packets of %d and %d bytes", ErrProtocol, o.window, o.slot, o.mapped)
 	}
 	for range n {
 		e, err := verbs.ParseEndpoint(b[:verbs.EndpointLen])
