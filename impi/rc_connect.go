@@ -24,17 +24,17 @@ import (
 
 // Parameters that hosts of this package offer each other.
 const (
-	rcSlot    = rcHeader + 8<<10 // bytes of a packet
+	rcSlot = rcHeader + 8<<10 // bytes of a packet
 	// mappedSlot: where the device maps memory, the handshake of a longer message takes as long as
 	// copying these.
 	mappedSlot = rcHeader + 16<<10
 	// mappedFirst is how many bytes of a longer message the first packet has there: while the handshake
 	// is under way they are copied in vain, and the rest is copied by both sides at the same time.
 	mappedFirst = 4 << 10
-	minSlot   = rcHeader + rcPiece
-	maxSlot   = 1 << 20
-	minWindow = 8
-	maxWindow = 512
+	minSlot     = rcHeader + rcPiece
+	maxSlot     = 1 << 20
+	minWindow   = 8
+	maxWindow   = 512
 	// rcShare: the hosts that have this one's addresses pin together at most this part of the memory
 	// that the machine has left, unless the smallest windows need more.
 	rcShare = 8

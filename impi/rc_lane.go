@@ -50,10 +50,14 @@ type laneLine struct {
 
 const (
 	laneInline = 32
-	laneMost   = 4<<10 + 128 // bytes of a message: 4 KiB, and what a layer above puts before them
-	laneLines  = 256
-	laneData   = 64 << 10
-	laneSize   = int(unsafe.Sizeof(lane{}))
+	laneMost   = 16 << 10 // bytes of a message
+	// laneShort: a longer message takes the lane only if the peer has sent something since the last that
+	// did. Alone it arrives sooner than by the queue pair, which copies it once more; but a burst is
+	// faster there, because its packets are the sender's memory and a lane is in the other CPU's cache.
+	laneShort = 4<<10 + 128 // 4 KiB, and what a layer above puts before them
+	laneLines = 256
+	laneData  = 64 << 10
+	laneSize  = int(unsafe.Sizeof(lane{}))
 	// laneAhead: the line that far ahead is prefetched for writing, because obtaining it costs as
 	// much as the rest of a message.
 	laneAhead = 8
@@ -79,12 +83,19 @@ type lanes struct {
 	tries  uint32 // to map it
 	out    *lane  // nil: not mapped
 	fence  bool
-	sent   uint32 // lines written
-	room   uint32 // may be written up to here
-	put    uint32 // bytes of data written, and skipped
-	free   uint32 // and of these taken
+	sent   uint32    // lines written
+	room   uint32    // may be written up to here
+	put    uint32    // bytes of data written, and skipped
+	heard  laneHeard // when the last message longer than laneShort was written
+	free   uint32    // and of these taken
 	puts   [laneLines]uint32
 	qpSent uint16 // packets that have gone by the queue pair
+}
+
+// laneHeard is how many lines and packets of the peer have come.
+type laneHeard struct {
+	lines   uint32
+	packets uint16
 }
 
 // rcWake is the type of a packet that only wakes the peer. It does not count for flow control.
@@ -159,7 +170,8 @@ func (c *rcCarrier) lane(n int) (*laneLine, []byte) {
 	if n > laneMost || s.out == nil && !c.laneMap() {
 		return nil, nil
 	}
-	if s.sent == s.room && !c.laneRoom() {
+	h := laneHeard{s.seen, s.qpSeen}
+	if n > laneShort && h == s.heard || s.sent == s.room && !c.laneRoom() {
 		return nil, nil
 	}
 	b := &s.out.lines[s.sent%laneLines]
@@ -175,7 +187,9 @@ func (c *rcCarrier) lane(n int) (*laneLine, []byte) {
 	if laneData-(s.put-s.free) < want && (!c.laneRoom() || laneData-(s.put-s.free) < want) {
 		return nil, nil
 	}
-	s.put += want
+	if s.put += want; n > laneShort {
+		s.heard = h
+	}
 	b.at = at
 	return b, s.out.data[at:][:n]
 }

@@ -84,6 +84,30 @@ func TestLane(t *testing.T) {
 	require.EqualValues(t, messages, to.lanes.seen)
 }
 
+// TestLaneLong: a message longer than laneShort goes by the lane if something has come from the peer since
+// the last that did.
+func TestLaneLong(t *testing.T) {
+	_, from := laneEnd(0)
+	_, to := laneEnd(1)
+	s := &from.lanes
+	s.out, s.room = to.lanes.in, laneLines
+	takes := func(n int) bool {
+		line, at := from.lane(n)
+		require.True(t, line == nil || len(at) == n)
+		return line != nil
+	}
+	require.False(t, takes(laneShort+1))
+	require.True(t, takes(laneShort))
+	s.seen++ // a line
+	require.True(t, takes(laneMost))
+	require.False(t, takes(laneMost))
+	require.True(t, takes(laneShort))
+	s.qpSeen++ // a packet
+	require.False(t, takes(laneMost+1))
+	require.True(t, takes(laneShort+1))
+	require.False(t, takes(laneShort+1))
+}
+
 // throughLane has a message go by the lane from a to b, which takes a moment to be there.
 func throughLane(t testing.TB, a, b *Comm) {
 	ctx := within(t)
