@@ -30,8 +30,9 @@ const (
 const (
 	doubleBytes = 8
 
-	// exactBeside is what an exact sum is compared with: an allreduce of 64 doubles.
-	exactBeside = 64 * doubleBytes
+	// What exact sums are compared with: allreduces of 8 and of 64 doubles.
+	besideFew  = 8 * doubleBytes
+	besideMany = 64 * doubleBytes
 )
 
 // collectives are the patterns of all kinds, and of exact sums.
@@ -50,7 +51,7 @@ func collectives() []*pattern {
 	}
 	return append(list, &pattern{name: patternExact, layer: layerChannel, top: true, unit: unitLatency, ranks: anyRanks, declare: declareExact, open: openGroup,
 		vary: []dimension{besideDoubles}, options: options, what: "of one accumulator",
-		short: "Measure an allreduce of one exact accumulator, and of 64 doubles for comparison", long: longCollective})
+		short: "Measure an allreduce of one exact accumulator, and of 8 and 64 doubles for comparison", long: longExact})
 }
 
 // whatOf describes the bytes of a collective, and what is done with them.
@@ -89,13 +90,17 @@ func byCall(o *options, list []spec) []spec {
 	})
 }
 
-// besideDoubles is an exact sum, and an allreduce.
+// besideDoubles is both exact sums, and two allreduces.
 func besideDoubles(_ *options, list []spec) []spec {
-	sum, beside := list[0], list[0]
-	sum.bytes, sum.op = exactBytes, callCalled
-	beside.pattern = firstPattern(func(p *pattern) bool { return p.name == coll.Allreduce.String() && p.layer == layerChannel })
-	beside.bytes, beside.op = exactBeside, calledAlloc
-	return []spec{sum, beside}
+	with := func(bytes int, op string) spec {
+		s := list[0]
+		s.bytes, s.op = bytes, op
+		return s
+	}
+	few, many := with(besideFew, calledAlloc), with(besideMany, calledAlloc)
+	few.pattern = firstPattern(func(p *pattern) bool { return p.name == coll.Allreduce.String() && p.layer == layerChannel })
+	many.pattern = few.pattern
+	return []spec{with(narrowBytes, exactNarrow), with(exactBytes, exactWide), few, many}
 }
 
 func openGroup(ctx context.Context, b *bed) { b.group = must1(b.World(ctx)) }
@@ -301,8 +306,17 @@ func (s *collectiveSeries) expected(i int) float64 {
 	return s.sum(0, s.group.Size(), i)
 }
 
-// exactBytes is how many bytes of an accumulator are sent.
-const exactBytes = exact.Words * 8
+// Exact sums: of terms that do not differ too much for a narrow message, and of others.
+const (
+	exactNarrow = "narrow"
+	exactWide   = "wide"
+	narrowBytes = 16 * 8
+	exactBytes  = exact.Words * 8
+)
+
+const longExact = longCollective + `
+Narrow are sums of terms near 1, which go in one short message; wide are sums of terms from 2^-600
+to 2^600, which need all words of an accumulator.`
 
 // exactTerms are the terms that a rank adds up, of each kind.
 const exactTerms = 64
@@ -311,27 +325,31 @@ const exactTerms = 64
 // rank's own, which SumExact merges into, and the sum.
 type exactSeries struct {
 	plain
-	group *channel.Group
-	own   exact.Accumulator
-	total exact.Accumulator
+	group     *channel.Group
+	exponents int // of the terms, at most
+	own       exact.Accumulator
+	total     exact.Accumulator
 }
 
-func declareExact(_ context.Context, b *bed, _ *measurement) series {
-	s := &exactSeries{group: b.group}
-	s.own.AddSlice(exactTermsOf(s.group.Rank(), s.group.Size()))
+func declareExact(_ context.Context, b *bed, m *measurement) series {
+	s := &exactSeries{group: b.group, exponents: 20}
+	if m.op == exactWide {
+		s.exponents = 600
+	}
+	s.own.AddSlice(exactTermsOf(s.group.Rank(), s.group.Size(), s.exponents))
 	return s
 }
 
-// exactTermsOf returns the terms of a rank. The large ones cancel with those of the rank before:
-// the rest is 2^-600 of them.
-func exactTermsOf(rank, size int) []float64 {
+// exactTermsOf returns the terms of a rank, from 2^-exponents to 2^exponents. The large ones cancel with
+// those of the rank before.
+func exactTermsOf(rank, size, exponents int) []float64 {
 	large := func(rank, i int) float64 {
 		w := patternWord(uint64(rank), i)
-		return math.Ldexp(1+float64(w>>12)/(1<<52), int(w%600)) * float64(int(w>>10&2)-1)
+		return math.Ldexp(1+float64(w>>12)/(1<<52), int(w%uint64(exponents))) * float64(int(w>>10&2)-1)
 	}
 	var terms []float64
 	for i := range exactTerms {
-		small := math.Ldexp(float64(int64(patternWord(uint64(rank), exactTerms+i))), -600)
+		small := math.Ldexp(float64(int64(patternWord(uint64(rank), exactTerms+i))), -exponents)
 		terms = append(terms, large(rank, i), small, -large((rank+1)%size, i))
 	}
 	return terms
@@ -350,7 +368,7 @@ func (s *exactSeries) prepare() { s.total.Reset() }
 func (s *exactSeries) check() {
 	var lists [][]float64
 	for rank := range s.group.Size() {
-		lists = append(lists, exactTermsOf(rank, s.group.Size()))
+		lists = append(lists, exactTermsOf(rank, s.group.Size(), s.exponents))
 	}
 	checkExact(s.total.Round(), lists...)
 }

@@ -24,7 +24,7 @@ func TestCollectives(t *testing.T) {
 			every = append(every, kind+" "+call+" alloc 8", kind+" "+call+" alloc 40000")
 		}
 	}
-	every = append(every, "exact called 1112", "allreduce called alloc 512")
+	every = append(every, "exact narrow 128", "exact wide 1112", "allreduce called alloc 64", "allreduce called alloc 512")
 	for _, c := range []struct {
 		name string
 		args []string
@@ -41,7 +41,7 @@ func TestCollectives(t *testing.T) {
 		{"rounds", []string{"reduce", "--rounds", "2", "--sizes", "8,64", "--call", "called", "--batch", "5"},
 			[]string{"reduce called alloc 8", "reduce called alloc 64"}, modeBatch},
 		{"barrier", []string{"barrier", "-n", "4"}, []string{"barrier called 0", "barrier declared 0"}, modeBatch},
-		{"exact", []string{"exact", "-n", "3"}, []string{"exact called 1112", "allreduce called alloc 512"}, modeBatch},
+		{"exact", []string{"exact", "-n", "3"}, []string{"exact narrow 128", "exact wide 1112", "allreduce called alloc 64", "allreduce called alloc 512"}, modeBatch},
 	} {
 		for _, provider := range providers(t) {
 			t.Run(provider+" "+c.name, func(t *testing.T) {
@@ -75,7 +75,7 @@ func TestCollectiveTable(t *testing.T) {
 		{"allreduce --doubles 1,1k", []string{"tcp channel allreduce, called alloc, 2 ranks: sum of doubles", "declared alloc", "8k", "means of batches"}},
 		{"alltoall --sizes 8 --call called --each", []string{"tcp channel alltoall, called alloc, 2 ranks: bytes of each rank's block", "every iteration timed"}},
 		{"barrier", []string{"tcp channel barrier, called, 2 ranks: all ranks"}},
-		{"exact -n 3", []string{"tcp channel exact, called, 3 ranks: of one accumulator", "tcp channel allreduce, called alloc, 3 ranks", "1112", "512"}},
+		{"exact -n 3", []string{"tcp channel exact, narrow, 3 ranks: of one accumulator", "tcp channel allreduce, called alloc, 3 ranks", "1112", "512"}},
 	} {
 		out := string(output(t, append(append(strings.Fields(c.args), "--provider", "tcp"), tiny...)...))
 		for _, part := range c.parts {
@@ -248,7 +248,7 @@ func TestExactTerms(t *testing.T) {
 	var sum exact.Accumulator
 	plain, largest := 0.0, 0.0
 	for rank := range ranks {
-		terms := exactTermsOf(rank, ranks)
+		terms := exactTermsOf(rank, ranks, 600)
 		sum.AddSlice(terms)
 		for _, x := range terms {
 			plain += x

@@ -19,10 +19,11 @@ var mpis = []string{"openmpi", "mpich"}
 
 // Other peers, and what bars name of them.
 const (
-	peerLimit   = "limit"             // the machine: peers/limit.c
-	limitLine   = peerLimit + " line" // by cache lines that carry the payload
-	besideExact = "sluice allreduce"  // for exact: measured by the same command
-	calledAlloc = callCalled + " " + memoryAlloc
+	peerLimit    = "limit"                   // the machine: peers/limit.c
+	limitLine    = peerLimit + " line"       // by cache lines that carry the payload
+	eightDoubles = "sluice allreduce of 64"  // for exact: measured by the same command
+	manyDoubles  = "sluice allreduce of 512" // likewise
+	calledAlloc  = callCalled + " " + memoryAlloc
 )
 
 // Comparison compares one of sluice's figures with a peer's. Ours and Theirs are medians over
@@ -107,7 +108,7 @@ func (f *figure) rival() string {
 	case peerLimit:
 		return f.Peer + " " + f.Op
 	case peerSluice:
-		return f.Peer + " " + f.Pattern
+		return f.Peer + " " + f.Pattern + " of " + formatSize(f.Bytes)
 	}
 	return f.Peer
 }

@@ -32,13 +32,13 @@ func TestCompareFigures(t *testing.T) {
 	bw := &row{suite: "verbs", layer: layerVerbs, pattern: patternBW, provider: "shm", sizes: "64k", bars: []bar{{limit: 2}}}
 	halo := &row{layer: layerChannel, pattern: patternHalo, provider: "shm", axes: "x,y", bars: []bar{{op: memoryAlloc, sizes: "x", limit: 2}}}
 	fan := &row{suite: "fanout", layer: layerFanout, pattern: patternFanout, provider: "shm", sizes: "64", bars: []bar{{limit: 1.5, best: true}, {against: peerZMQ, limit: 2, best: true}}}
-	exact := &row{suite: "exact", layer: layerChannel, pattern: patternExact, provider: "shm", ranks: 8, bars: []bar{{against: besideExact, limit: 4}}}
+	exact := &row{suite: "exact", layer: layerChannel, pattern: patternExact, provider: "shm", ranks: 8, bars: []bar{{op: exactNarrow, against: eightDoubles, limit: 1.5}, {op: exactWide, against: manyDoubles, limit: 4}}}
 	local := &row{layer: layerChannel, pattern: patternLocal, provider: providerSelf, sizes: "8", bars: []bar{{fixed: 40, limit: 1}}}
 	rate := &row{layer: layerVerbs, pattern: patternRate, provider: providerIBV, sizes: "64", bars: []bar{{against: peerPerftest, limit: 0.9}, {calls: 1. / 16, limit: 1}}}
 	calls := fig(rate, "", "write", 64, 900)
 	perMessage := 0.05
 	calls.CrossingsPerMessage = &perMessage
-	beside := fig(exact, "", "called", exactBeside, 10)
+	beside := fig(exact, "", calledAlloc, besideMany, 10)
 	beside.Pattern = "allreduce"
 
 	type verdict struct {
@@ -78,7 +78,7 @@ func TestCompareFigures(t *testing.T) {
 		{"the dialect that serves best counts", []figure{
 			fig(fan, "", dialectPlain, 64, 100), fig(fan, "", dialectEach, 64, 300), fig(fan, "openmpi@4.1", "request/chunk", 64, 100), fig(fan, peerZMQ, "", 64, 200),
 		}, []verdict{{dialectPlain, "openmpi@4.1", 1, 0, false}, {dialectPlain, peerZMQ, 0.5, 0, false}, {dialectEach, "openmpi@4.1", 3, 1.5, true}, {dialectEach, peerZMQ, 1.5, 2, false}}},
-		{"an exact sum: our own allreduce", []figure{fig(exact, "", callCalled, exactBytes, 35), beside}, []verdict{{callCalled, "allreduce of 512", 3.5, 4, true}}},
+		{"an exact sum: our own allreduce", []figure{fig(exact, "", exactWide, exactBytes, 35), beside}, []verdict{{exactWide, "allreduce of 512", 3.5, 4, true}}},
 		{"a message to oneself: a time", []figure{fig(local, "", memoryAlloc, 8, 50)}, []verdict{{memoryAlloc, "40.0 ns", 1.25, 1, false}}},
 		{"calls into C", []figure{calls, fig(rate, peerPerftest, "write", 64, 1000)},
 			[]verdict{{"write", "0.0625 calls/msg", 0.8, 1, true}, {"write", peerPerftest, 0.9, 0.9, true}}},

@@ -144,7 +144,8 @@ var rows = slices.Concat([]row{
 	collectiveRows(64, bothMemories, "8,1k,64k", callCalled, nil, nil),
 	otherCollectives("bcast", "reduce", "reduce-scatter", "scan", "exscan", "gather", "scatter", "allgather", "alltoall"),
 	[]row{
-		{suite: "exact", layer: layerChannel, pattern: patternExact, provider: "shm", ranks: 8, bars: []bar{{against: besideExact, limit: 4}}},
+		{suite: "exact", layer: layerChannel, pattern: patternExact, provider: "shm", ranks: 2, bars: []bar{{op: exactNarrow, against: eightDoubles, limit: 1.5}, {op: exactWide, against: manyDoubles, limit: 4}}},
+		{suite: "exact", layer: layerChannel, pattern: patternExact, provider: "shm", ranks: 8, bars: []bar{{op: exactNarrow, against: eightDoubles, limit: 1.5}, {op: exactWide, against: manyDoubles, limit: 4}}},
 		{suite: "exact", layer: layerExact, pattern: patternAddSlice, provider: providerSelf, sizes: "8M", bars: []bar{{fixed: 1000, limit: 1}}},
 
 		// Calls of QMP programs: the bars of channels and collectives, plus ten per cent.

@@ -12,7 +12,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/sluice-hpc/sluice/exact"
 	"github.com/sluice-hpc/sluice/internal/coll"
 	"github.com/sluice-hpc/sluice/internal/coll/shared"
 	"github.com/sluice-hpc/sluice/internal/wait"
@@ -54,9 +53,9 @@ type Group struct {
 	keptSize int                  // bytes of memory that these take
 	age      uint64               // of kept calls
 	keyRoom  []byte
-	words    atomic.Pointer[[exact.Words]int64] // of SumExact
-	memory   *Memory                            // of the segment; nil: the heap
-	told     atomic.Bool                        // the others know of fault
+	sums     atomic.Pointer[exactSums] // of SumExact
+	memory   *Memory                   // of the segment; nil: the heap
+	told     atomic.Bool               // the others know of fault
 	closed   atomic.Bool
 	ended    chan struct{}           // closed when Close has finished
 	slept    []*Collective           // that its goroutine slept for last

@@ -167,3 +167,30 @@ func BenchmarkRound(b *testing.B) {
 		sink = a.Round()
 	}
 }
+
+// BenchmarkNarrow is what a reduction of narrow words does at each rank.
+func BenchmarkNarrow(b *testing.B) {
+	var own, sum exact.Accumulator
+	for i := range 64 {
+		own.Add(float64(i) + 0.1)
+	}
+	words := make([]int64, exact.FlagWords+8)
+	b.Run("words", func(b *testing.B) {
+		for b.Loop() {
+			sum = own
+			sum.NarrowWords(words, 63)
+		}
+	})
+	b.Run("set", func(b *testing.B) {
+		for b.Loop() {
+			if err := sum.SetNarrowWords(words, 63); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("span", func(b *testing.B) {
+		for b.Loop() {
+			sum.Span()
+		}
+	})
+}

@@ -239,7 +239,7 @@ func SumComplex128Array(x []complex128) error { return deflt().SumComplex128Arra
 func SumDoubleExtendedArray(x []float64) error { return deflt().SumDoubleExtendedArray(x) }
 
 // SumExact is [Comm.SumExact] of the default communicator.
-func SumExact(a *exact.Accumulator) error { return deflt().SumExact(a) }
+func SumExact(sums ...*exact.Accumulator) error { return deflt().SumExact(sums...) }
 
 // MaxInt is [Comm.MaxInt] of the default communicator.
 func MaxInt(x *int) error { return deflt().MaxInt(x) }

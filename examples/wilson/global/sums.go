@@ -4,7 +4,6 @@ package global
 
 import (
 	"time"
-	"unsafe"
 
 	"github.com/sluice-hpc/sluice/exact"
 	"github.com/sluice-hpc/sluice/examples/wilson/su3"
@@ -19,7 +18,7 @@ type Sums struct {
 	comm   *qmp.Comm
 	kind   Kind
 	parts  [MaxSquares]exact.Accumulator
-	words  [MaxSquares][exact.Words]int64
+	all    [MaxSquares]*exact.Accumulator // parts
 	values [1]float64
 	sites  []float64 // the squares of each site
 
@@ -30,7 +29,13 @@ type Sums struct {
 }
 
 // New returns sums of a kind.
-func New(comm *qmp.Comm, kind Kind) *Sums { return &Sums{comm: comm, kind: kind} }
+func New(comm *qmp.Comm, kind Kind) *Sums {
+	s := &Sums{comm: comm, kind: kind}
+	for i := range s.parts {
+		s.all[i] = &s.parts[i]
+	}
+	return s
+}
 
 // Reset sets the counters to zero.
 func (s *Sums) Reset() { s.Local, s.Global, s.Count = 0, 0, 0 }
@@ -80,10 +85,8 @@ func (s *Sums) reduce(began time.Time, sums []float64) (err error) {
 	switch {
 	case s.kind == Plain:
 		err = s.comm.SumDoubleArray(sums)
-	case len(sums) == 1:
-		err = s.comm.SumExact(&s.parts[0])
 	default:
-		err = s.reduceWords(len(sums))
+		err = s.comm.SumExact(s.all[:len(sums)]...)
 	}
 	if s.kind != Plain && err == nil {
 		for i := range sums {
@@ -94,22 +97,6 @@ func (s *Sums) reduce(began time.Time, sums []float64) (err error) {
 	s.Global += time.Since(summed)
 	s.Count += len(sums)
 	return err
-}
-
-// reduceWords is SumExact of the first n parts, in one reduction.
-func (s *Sums) reduceWords(n int) error {
-	for i := range n {
-		s.parts[i].Words(&s.words[i])
-	}
-	if err := s.comm.SumInt64Array(unsafe.Slice(&s.words[0][0], n*exact.Words)); err != nil {
-		return err
-	}
-	for i := range n {
-		if err := s.parts[i].SetWords(&s.words[i]); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // total adds up x. Four sums at a time: a processor begins the next addition before the
