@@ -438,6 +438,8 @@ func (p *peer) read(r io.Reader) error {
 			p.dropLayout(binary.BigEndian.Uint32(body))
 		case kindEnd:
 			err = p.ended(body)
+		case kindRest:
+			err = p.heardRest(body)
 		case kindFault:
 			var f faultInfo
 			if f, err = parseFault(body); err == nil {

@@ -9,7 +9,7 @@ import (
 // lonely returns a peer whose control messages are never written.
 func lonely(n *Node) *peer {
 	p := &peer{node: n, rank: 1, bell: ringer{bell: n.bell}, fenced: true, sends: map[uint32]*sendStream{}, receives: map[uint32]*receiveStream{},
-		layouts: map[uint32]*remoteLayout{}, handles: map[*Handle]struct{}{}, wake: make(chan struct{}, 1)}
+		layouts: map[uint32]*remoteLayout{}, resting: map[uint32]uint32{}, had: map[uint32]had{}, handles: map[*Handle]struct{}{}, wake: make(chan struct{}, 1)}
 	p.sends[0] = &sendStream{peer: p}
 	p.state.Store(peerUp)
 	return p
@@ -46,10 +46,10 @@ func TestRebaseUnread(t *testing.T) {
 func TestStreamNumbers(t *testing.T) {
 	p := lonely(join(t, 1)[0])
 	for _, number := range []uint32{0, MaxStream, maxStreams - 1} {
-		_, err := p.receiveOf(number)
+		_, err := p.setRing(number, newRing(alignedMemory(ringSize)))
 		require.NoError(t, err)
 	}
-	_, err := p.receiveOf(maxStreams)
+	_, err := p.setRing(maxStreams, newRing(alignedMemory(ringSize)))
 	require.ErrorIs(t, err, ErrProtocol)
 	require.Len(t, p.receives, 3)
 }

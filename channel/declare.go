@@ -115,6 +115,7 @@ func (n *Node) declareOn(kind handleKind, l Layout, rank int, d declaration) (*H
 		p.mu.Lock()
 		delete(p.handles, h)
 		p.untell(h)
+		h.part(p)
 		h.release()
 		p.mu.Unlock()
 		return fail(err)
@@ -183,9 +184,11 @@ func (h *Handle) join(p *peer, stream uint32) error {
 			return err
 		}
 		h.out = s
+		s.users++
 	} else {
 		h.in = p.receiveLocked(stream)
 		h.in.declared = true
+		h.in.users++
 		if p.rank == h.node.rank { // the first side to be declared makes the ring
 			if _, err := p.sendLocked(stream); err != nil {
 				return err
@@ -193,6 +196,20 @@ func (h *Handle) join(p *peer, stream uint32) error {
 		}
 	}
 	return nil
+}
+
+// part undoes join. The caller holds the peer's mu.
+func (h *Handle) part(p *peer) {
+	switch {
+	case h.out != nil:
+		if h.out.users--; h.out.users == 0 {
+			p.rests(h.out.number)
+		}
+	case h.in != nil:
+		if h.in.users--; h.in.users == 0 {
+			p.rests(h.in.number)
+		}
+	}
 }
 
 // bind prepares the layout for the way in which the peer is reached, and tells it to the peer
@@ -421,7 +438,8 @@ func (h *Handle) release() {
 }
 
 // Close ends an idle handle and unpins its memory. Closing it again does nothing. The
-// members of a multiple stay open.
+// members of a multiple stay open. When both ends of a stream have closed all their handles,
+// what the stream has taken of shared memory is given back within some seconds.
 func (h *Handle) Close() error {
 	switch h.phase.Load() {
 	case phaseClosed:
@@ -451,11 +469,16 @@ func (h *Handle) Close() error {
 	case p.state.Load() == peerUp:
 		p.untell(h)
 	}
+	h.part(p)
 	h.release()
 	p.mu.Unlock()
 	n.mu.Lock()
 	delete(n.handles, h)
+	many := len(n.resting) > restingMost
 	n.mu.Unlock()
+	if many {
+		return n.endRests(false)
+	}
 	return nil
 }
 

@@ -30,6 +30,7 @@ type device struct {
 	lost   atomic.Bool // the device is gone
 
 	registered registry // user memory
+	rings      ringPool // if it is mapped
 
 	kicked   chan struct{} // capacity 1
 	mu       sync.Mutex

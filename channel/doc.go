@@ -111,7 +111,9 @@
 // each rank of the job. Over shm, a connected peer takes 60 KiB of heap, 76 KiB of
 // shared memory and three descriptors, plus 72 KiB of shared memory for each stream to
 // it, and if that stream has a pipe as much as the second-level cache of a CPU has, up to
-// 2 MiB; from the third of the node on, 256 KiB. Over tcp, a connected peer takes 0.5 MiB
+// 2 MiB; from the third of the node on, 256 KiB. A stream gives this back, to the system, when both
+// ends have closed its handles and all messages have been received; [Node.Send] and [Node.Recv]
+// keep theirs. Over tcp, a connected peer takes 0.5 MiB
 // of heap and two descriptors. The buffers for sends and receives over tcp and ibv are
 // shared by all peers of a device: 1.5 MiB of registered memory, which grows with the
 // number of messages in flight. A group takes 0.9 MiB of shared memory at each member, and less

@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 
 	"github.com/sluice-hpc/sluice/internal/wait"
-	"github.com/sluice-hpc/sluice/verbs"
 )
 
 // The streams of a group end with it. Each side tells the other that it has finished
@@ -29,12 +28,6 @@ import (
 // A stream number may be given to another group once no member of that group has any
 // state for it: see Group.agree.
 
-// closedStream is what remains of a stream over mapped memory after it was closed here, until
-// the peer tells that it has finished with it too.
-type closedStream struct {
-	memory []*verbs.MR // of the ring and the pipe
-}
-
 // closeStream ends a stream of a group at this side. Nothing is in progress on it, except for
 // what a queue is to end.
 func (p *peer) closeStream(number uint32) error {
@@ -53,7 +46,7 @@ func (p *peer) closeStream(number uint32) error {
 		}
 		return nil
 	}
-	left := &closedStream{p.detach(number)}
+	left := p.detach(number)
 	_, heard := p.heard[number]
 	switch {
 	case up && !heard:
@@ -72,42 +65,50 @@ func (p *peer) closeStream(number uint32) error {
 
 // detach removes a stream over mapped memory from all lists, and returns the memory of this
 // side that the peer may access. The caller holds mu.
-func (p *peer) detach(number uint32) (memory []*verbs.MR) {
-	n := p.node
-	if s := p.sends[number]; s != nil {
-		delete(p.sends, number)
-		removeFrom(&n.pipes, s)
-		n.mu.Lock()
-		n.starving = slices.DeleteFunc(n.starving, func(o *sendStream) bool { return o == s })
-		delete(n.served, s)
-		n.mu.Unlock()
-		s.lock.Lock()
-		n.piped.Add(-int64(len(s.pipe)))
-		s.r, s.pipe = nil, nil
-		p.past.sent.sum(&s.sent.Counts)
-		memory = s.memory
-		s.memory = nil
-		s.lock.Unlock()
-	}
-	if s := p.receives[number]; s != nil {
-		delete(p.receives, number)
-		removeFrom(&n.receives, s)
-		s.lock.Lock()
-		s.r.Store(nil)
-		s.pipe.Store(nil)
-		p.past.received.sum(&s.received.Counts)
-		s.lock.Unlock()
-	}
-	return memory
+func (p *peer) detach(number uint32) *streamMemory {
+	left := p.detachSend(number)
+	p.detachReceive(number)
+	return &left
 }
 
-func (c *closedStream) free() (err error) {
-	for _, mr := range c.memory {
-		if e := mr.Close(); err == nil {
-			err = e
-		}
+func (p *peer) detachSend(number uint32) (left streamMemory) {
+	s, n := p.sends[number], p.node
+	if s == nil {
+		return left
 	}
-	return err
+	delete(p.sends, number)
+	if number == 0 {
+		p.out0.Store(nil)
+	}
+	removeFrom(&n.pipes, s)
+	n.mu.Lock()
+	n.starving = slices.DeleteFunc(n.starving, func(o *sendStream) bool { return o == s })
+	delete(n.served, s)
+	n.mu.Unlock()
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	n.piped.Add(-int64(len(s.pipe)))
+	s.r, s.aside, s.pipe = nil, nil, nil
+	p.past.sent.sum(&s.sent.Counts)
+	left, s.memory = s.memory, streamMemory{}
+	return left
+}
+
+func (p *peer) detachReceive(number uint32) {
+	s := p.receives[number]
+	if s == nil {
+		return
+	}
+	delete(p.receives, number)
+	if number == 0 {
+		p.in0.Store(nil)
+	}
+	removeFrom(&p.node.receives, s)
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	s.r.Store(nil)
+	s.pipe.Store(nil)
+	p.past.received.sum(&s.received.Counts)
 }
 
 // closedHere says whether this side has finished with a stream and the peer has not: what the

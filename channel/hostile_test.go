@@ -46,7 +46,7 @@ func newHostile(t testing.TB, n *Node) *hostile {
 	}
 	x := &hostile{t: t, memory: make([]byte, total), in: newRing(alignedMemory(ringSize)), out: newRing(alignedMemory(ringSize))}
 	x.peer = &peer{node: n, rank: 1, bell: ringer{bell: n.bell}, fenced: true, sends: map[uint32]*sendStream{}, receives: map[uint32]*receiveStream{},
-		layouts: map[uint32]*remoteLayout{}, handles: map[*Handle]struct{}{}, wake: make(chan struct{}, 1)}
+		layouts: map[uint32]*remoteLayout{}, resting: map[uint32]uint32{}, had: map[uint32]had{}, handles: map[*Handle]struct{}{}, wake: make(chan struct{}, 1)}
 	x.peer.state.Store(peerUp)
 	s, r := &sendStream{peer: x.peer}, &receiveStream{peer: x.peer}
 	s.begin(x.out, true)

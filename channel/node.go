@@ -88,7 +88,8 @@ type Node struct {
 	over        error               // the job was aborted
 	silent      silence
 	lastID      uint32
-	astray      []*Handle // of messages used once that were not complete when their callers left
+	resting     []restingStream // the oldest first, each once
+	astray      []*Handle       // of messages used once that were not complete when their callers left
 	handles     map[*Handle]struct{}
 	calling     map[*pendingCall]struct{} // for reports
 	multiples   map[*Handle]struct{}
@@ -366,7 +367,7 @@ func (n *Node) peer(rank int) (*peer, error) {
 	p := n.peers[rank].Load()
 	if p == nil {
 		p = &peer{node: n, rank: rank, bell: ringer{bell: n.bell}, fenced: true, sends: map[uint32]*sendStream{}, receives: map[uint32]*receiveStream{},
-			layouts: map[uint32]*remoteLayout{}, closed: map[uint32]*closedStream{}, heard: map[uint32]struct{}{}, handles: map[*Handle]struct{}{}, wake: make(chan struct{}, 1), met: make(chan struct{}), served: make(chan struct{})}
+			layouts: map[uint32]*remoteLayout{}, closed: map[uint32]*streamMemory{}, resting: map[uint32]uint32{}, had: map[uint32]had{}, heard: map[uint32]struct{}{}, handles: map[*Handle]struct{}{}, wake: make(chan struct{}, 1), met: make(chan struct{}), served: make(chan struct{})}
 		switch {
 		case n.over != nil:
 			p.err.Store(&n.over)

@@ -48,9 +48,11 @@ type peer struct {
 	receives map[uint32]*receiveStream
 	handles  map[*Handle]struct{}            // declared
 	told     int                             // of them, known to the peer
-	closed   map[uint32]*closedStream        // streams over mapped memory that the peer may still access
+	closed   map[uint32]*streamMemory        // of streams over mapped memory that the peer may still access
 	heard    map[uint32]struct{}             // and those that the peer has finished with before we have
 	past     struct{ sent, received Counts } // of streams over mapped memory that are closed
+	resting  map[uint32]uint32               // streams of the node's that rest, and since which tick
+	had      map[uint32]had                  // of streams that have given their memory back
 	stopDial func()                          // ends the dial, nil if there has been none
 	hopeless bool                            // dialing has failed: no connection is taken any more
 	offers   int                             // connections that the peer has proved, of which it is not decided whether they are used
@@ -272,35 +274,40 @@ func (p *peer) addStream(s streamInfo) error {
 	if err != nil {
 		return err
 	}
-	in, err := p.receiveOf(s.number)
+	in, err := p.setRing(s.number, r)
 	if err != nil {
 		return err
-	}
-	if !in.r.CompareAndSwap(nil, r) {
-		return fmt.Errorf("%w: stream %d twice", ErrProtocol, s.number)
 	}
 	in.drive() // for a receive started by a program that now computes
 	return nil
 }
 
-// receiveOf returns the stream with a number received from the peer.
-func (p *peer) receiveOf(number uint32) (*receiveStream, error) {
+// setRing gives a stream from the peer its ring.
+func (p *peer) setRing(number uint32, r *ring) (*receiveStream, error) {
 	if number >= maxStreams {
 		return nil, fmt.Errorf("%w: stream %d, at most %d", ErrProtocol, number, maxStreams-1)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.receives) >= maxStreams && p.receives[number] == nil {
-		return nil, fmt.Errorf("%w: more than %d streams", ErrProtocol, maxStreams)
+	in := p.receiveLocked(number)
+	in.lock.Lock()
+	defer in.lock.Unlock()
+	if in.r.Load() != nil {
+		return nil, fmt.Errorf("%w: stream %d twice", ErrProtocol, number)
 	}
-	return p.receiveLocked(number), nil
+	in.emptied = atomic.LoadUint64(&r.emptied) // of one that is announced again
+	in.r.Store(r)
+	if in.users == 0 {
+		p.rests(number)
+	}
+	return in, nil
 }
 
 // receiveLocked returns the stream, making it if needed.
 func (p *peer) receiveLocked(number uint32) *receiveStream {
 	s := p.receives[number]
 	if s == nil {
-		s = &receiveStream{peer: p, number: number}
+		s = &receiveStream{peer: p, number: number, next: p.had[number].received}
 		p.receives[number] = s
 		if number == 0 {
 			p.in0.Store(s)
@@ -318,11 +325,14 @@ func (p *peer) sendLocked(number uint32) (*sendStream, error) {
 	if s := p.sends[number]; s != nil {
 		return s, nil
 	}
-	s := &sendStream{peer: p, number: number}
+	s := &sendStream{peer: p, number: number, next: p.had[number].sent}
+	s.freed = s.next
 	if p.rank != p.node.rank && p.queue == nil && p.state.Load() == peerUp {
-		if err := p.openRing(s); err != nil {
+		r, err := p.openRing(s)
+		if err != nil {
 			return nil, err
 		}
+		s.begin(r, p.fenced)
 	}
 	p.sends[number] = s
 	if number == 0 {

@@ -96,12 +96,16 @@ func (p *peer) openPipe(s *sendStream) error {
 		return err
 	}
 	p.node.piped.Add(int64(mr.Len()))
-	info := streamInfo{s.number, regionOf(mr)}
-	p.tell(kindPipe, info.append(nil))
 	s.pipe = mr.Bytes()
-	s.memory = append(s.memory, mr)
+	s.memory.pipe = mr
+	p.announcePipe(s)
 	appendTo(&p.node.pipes, s)
 	return nil
+}
+
+func (p *peer) announcePipe(s *sendStream) {
+	info := streamInfo{s.number, regionOf(s.memory.pipe)}
+	p.tell(kindPipe, info.append(nil))
 }
 
 // addPipe handles the announcement of the pipe of a stream from the peer.
@@ -120,9 +124,11 @@ func (p *peer) addPipe(info streamInfo) error {
 	case err != nil:
 		return err
 	}
-	in, err := p.receiveOf(info.number)
-	if err != nil {
-		return err
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	in := p.receives[info.number]
+	if in == nil || in.r.Load() == nil {
+		return nil // it has been left, and is announced again after the ring if it is used again
 	}
 	if !in.pipe.CompareAndSwap(nil, &mem) {
 		return fmt.Errorf("%w: pipe of stream %d announced twice", ErrProtocol, info.number)

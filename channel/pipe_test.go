@@ -175,9 +175,7 @@ func TestPipeSizes(t *testing.T) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, h := range handles[:2] {
-		for _, mr := range p.detach(h.out.number) {
-			defer mr.Close()
-		}
+		defer p.detach(h.out.number).free()
 	}
 	require.Equal(t, large, a.pipeSize())
 }

@@ -60,6 +60,7 @@ var acts = map[string]act{
 	"once":  {do: once},
 	"reuse": {do: reuse},
 	"burn":  {prepare: burn},
+	"rest":  {do: rest},
 }
 
 func play(a act, args []string) (err error) {

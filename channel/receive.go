@@ -12,7 +12,8 @@ import (
 type receiveStream struct {
 	peer     *peer
 	number   uint32
-	declared bool // handles here use it; under the peer's mu
+	declared bool // handles here have used it; under the peer's mu, and likewise
+	users    int  // handles
 	q        atomic.Pointer[queue]
 	r        atomic.Pointer[ring] // nil until the peer has said where it is
 

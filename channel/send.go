@@ -5,7 +5,6 @@ import (
 	"sync/atomic"
 
 	"github.com/sluice-hpc/sluice/internal/wait"
-	"github.com/sluice-hpc/sluice/verbs"
 )
 
 // sendStream is this end of a stream to a peer. Once the peer is connected it uses a ring or a
@@ -15,15 +14,18 @@ type sendStream struct {
 	number uint32
 	q      atomic.Pointer[queue]
 
+	users  int // handles; under the peer's mu, and likewise
+	memory streamMemory
+	aside  *ring // that may be about to be freed: r is nil meanwhile
+
 	lock    wait.Lock
 	sent    counts
 	spares  spares
-	next    uint64      // k of the last start
-	r       *ring       // nil until the peer is connected
-	memory  []*verbs.MR // of the ring and the pipe, in memory that the peer maps
-	fenced  bool        // publishing needs a full fence: see peer.fenced
-	freed   uint64      // every k up to here has been taken
-	head    uint64      // of the ring's data, in bytes since the beginning
+	next    uint64 // k of the last start
+	r       *ring  // nil until the peer is connected
+	fenced  bool   // publishing needs a full fence: see peer.fenced
+	freed   uint64 // every k up to here has been taken
+	head    uint64 // of the ring's data, in bytes since the beginning
 	tail    uint64
 	ends    [ringSlots]uint64 // head after k
 	pending []*Handle         // started but not in the ring: no connection, or no slot

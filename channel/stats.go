@@ -223,6 +223,9 @@ func (n *Node) oversee(signals chan os.Signal) {
 			if err := n.freeSegments(); err != nil {
 				n.log.Warn("channel: free the memory of a closed group", "error", err)
 			}
+			if err := n.endRests(true); err != nil {
+				n.log.Warn("channel: free the memory of a stream", "error", err)
+			}
 			if n.opt.stall <= 0 {
 				continue
 			}

@@ -16,7 +16,7 @@ import (
 
 const (
 	wireProtocol = "sluice-channel"
-	wireMajor    = 10
+	wireMajor    = 11
 	wireMinor    = 0
 
 	maxBody   = 16 << 20 // a layout of 460,000 blocks without regularity
@@ -42,6 +42,7 @@ const (
 	kindEnd                       // each: the number of a stream that it has finished with
 	kindPing                      // each: asks for a pong of the same number
 	kindPong                      // each: all that was queued before the ping of this number came has been sent
+	kindRest                      // each: of a stream that has no handle, see rest.go
 	kinds
 )
 
@@ -49,7 +50,7 @@ func (k kind) String() string {
 	if k == 0 || k >= kinds {
 		return fmt.Sprintf("kind %d", uint8(k))
 	}
-	return [...]string{"", "propose", "answer", "probed", "use", "node", "stream", "layout", "drop", "bye", "pipe", "fault", "called", "connected", "end", "ping", "pong"}[k]
+	return [...]string{"", "propose", "answer", "probed", "use", "node", "stream", "layout", "drop", "bye", "pipe", "fault", "called", "connected", "end", "ping", "pong", "rest"}[k]
 }
 
 // region is memory of the sender of a message, as the peer accesses it.

@@ -430,6 +430,15 @@ func (p *peer) up(l *link, theirs nodeInfo) (err error) {
 	if l.dev.mapped && l.qp.State() == verbs.QPErr {
 		p.node.wg.Go(p.unmapped) // its event may have come before there was a link
 	}
+	rings := map[*sendStream]*ring{} // announced before the pipes
+	for _, s := range p.sends {
+		if p.queue != nil {
+			break
+		}
+		if rings[s], err = p.openRing(s); err != nil {
+			return fmt.Errorf("%w: stream %d: %w", ErrUnreachable, s.number, err)
+		}
+	}
 	for h := range p.handles {
 		if err := h.bind(p); err != nil {
 			h.bindErr.Store(&err) // other handles are not affected
@@ -438,8 +447,8 @@ func (p *peer) up(l *link, theirs nodeInfo) (err error) {
 	for _, s := range p.sends {
 		if p.queue != nil {
 			p.queue.adoptSend(s)
-		} else if err := p.openRing(s); err != nil {
-			return fmt.Errorf("%w: stream %d: %w", ErrUnreachable, s.number, err)
+		} else {
+			s.begin(rings[s], p.fenced)
 		}
 	}
 	if p.queue != nil {
@@ -451,18 +460,19 @@ func (p *peer) up(l *link, theirs nodeInfo) (err error) {
 	return nil
 }
 
-// openRing makes the ring of a stream to the peer. The caller holds mu.
-func (p *peer) openRing(s *sendStream) error {
-	mr, err := p.link.dev.pd.AllocMR(ringSize, verbs.AccessAll)
-	if err != nil {
-		return err
+// openRing makes the ring of a stream to the peer, and announces it. The caller holds mu.
+func (p *peer) openRing(s *sendStream) (r *ring, err error) {
+	if s.memory.ring, err = p.link.dev.rings.take(p.link.dev.pd); err != nil {
+		return nil, err
 	}
-	r := newRing(mr.Bytes())
-	info := streamInfo{s.number, regionOf(mr)}
+	r = newRing(s.memory.ring.bytes())
+	p.announceRing(s)
+	return r, nil
+}
+
+func (p *peer) announceRing(s *sendStream) {
+	info := streamInfo{s.number, s.memory.ring.region()}
 	p.tell(kindStream, info.append(nil))
-	s.memory = append(s.memory, mr)
-	s.begin(r, p.fenced)
-	return nil
 }
 
 func regionOf(mr *verbs.MR) region {

@@ -4,6 +4,7 @@ import (
 	"os"
 	"slices"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
@@ -156,4 +157,55 @@ func TestTooManyArenas(t *testing.T) {
 	_, err = a.alloc(1, func(*arena) {})
 	require.ErrorIs(t, err, verbs.ErrNoMemory)
 	require.ErrorContains(t, err, "65536 arenas")
+}
+
+// TestFreePagesGoBack: the pages of what has been free for some time are returned, in an arena that is used
+// in part, too, and allocated again before they are used.
+func TestFreePagesGoBack(t *testing.T) {
+	defer func(d time.Duration) { trimAfter = d }(trimAfter)
+	trimAfter = time.Hour // the test does it
+	var a arenas
+	alloc := func(size int) block {
+		b, err := a.alloc(size, func(*arena) {})
+		require.NoError(t, err)
+		require.Equal(t, -1, slices.IndexFunc(b.mem, func(v byte) bool { return v != 0 }))
+		for i := range b.mem {
+			b.mem[i] = 0xff
+		}
+		return b
+	}
+	const size = 64 << 10
+	first, second, third := alloc(size), alloc(size), alloc(size)
+	ar := first.arena
+	require.EqualValues(t, arenaSize, pages(t, ar))
+	require.Nil(t, a.trims)
+	a.release(second)
+	require.NotNil(t, a.trims)
+	a.trim()
+	require.EqualValues(t, arenaSize, pages(t, ar), "it may be needed again")
+	require.NotNil(t, a.trims)
+	a.release(third) // it is all free now, since just now
+	a.trim()
+	require.EqualValues(t, arenaSize, pages(t, ar))
+	a.trim()
+	require.EqualValues(t, size, pages(t, ar))
+	require.Nil(t, a.trims)
+	a.release(first) // joined with what has no pages
+	a.trim()
+	a.trim()
+	require.Zero(t, pages(t, ar))
+	part := alloc(size)
+	require.Same(t, ar, part.arena)
+	require.EqualValues(t, size, pages(t, ar))
+	a.release(part)
+	a.trim()
+	part = alloc(size / 2) // of what the next trim would return
+	a.trim()
+	require.EqualValues(t, size/2, pages(t, ar))
+	require.Equal(t, -1, slices.IndexFunc(part.mem, func(v byte) bool { return v != 0xff }))
+	a.release(part)
+	require.NotNil(t, a.trims)
+	require.NoError(t, a.close())
+	a.trim() // it was about to begin
+	require.Nil(t, a.trims)
 }

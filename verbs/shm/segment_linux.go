@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -115,11 +116,9 @@ func fallocate(fd int, mode uint32, off, n int) error {
 	}
 }
 
-// punch frees all pages, in this process and in those that have mapped them: seals forbid
+// punch frees pages, in this process and in those that have mapped them: seals forbid
 // changing the size, not that. An access to a freed page gets a page of zeros.
-func (s *segment) punch() error {
-	return fallocate(s.fd, punchHole, 0, len(s.mem))
-}
+func (s *segment) punch(off, n int) error { return fallocate(s.fd, punchHole, off, n) }
 
 const punchHole = unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE
 
@@ -231,14 +230,17 @@ func viewControl(s *segment) (*control, error) {
 }
 
 // arenas holds a context's arenas: memory that peers map. Blocks are multiples of blockAlign;
-// a freed block is merged with free neighbours. Of an arena that is entirely unused and larger than
-// arenaSize, the pages are returned to the system. Beyond keepUnused of them an unused
-// arena is given back, and its number is not used again.
+// a freed block is merged with free neighbours. The pages of free blocks are returned to the system: at
+// once if an arena is entirely unused and larger than arenaSize, otherwise when they have been free for
+// trimAfter, because they are often needed again. Beyond keepUnused an unused arena is given back, and
+// its number is not used again.
 type arenas struct {
 	growing sync.Mutex // one allocation at a time; taken before Context.mu, which is taken before mu
 	mu      sync.Mutex
 	list    []*arena
-	next    uint32 // number of the next one
+	next    uint32      // number of the next one
+	trims   *time.Timer // calls trim; nil unless pages are to be returned
+	closed  bool
 }
 
 type arena struct {
@@ -286,6 +288,8 @@ func (ar *arena) unused() bool { return len(ar.free) == 1 && ar.free[0].n == len
 type span struct {
 	off, n int
 	holes  bool // some of its pages have been returned to the system
+	pages  bool // some may not have been
+	idle   bool // it has been free since trim was called last
 }
 
 // blockAlign is a page: peers map arenas only of processes with the same page size, and
@@ -338,7 +342,7 @@ func (a *arenas) alloc(size int, created func(*arena)) (block, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if n < len(s.mem) {
-		ar.free = []span{{off: n, n: len(s.mem) - n}}
+		ar.free = []span{{off: n, n: len(s.mem) - n, pages: true}}
 	}
 	return block{ar, 0, s.mem[:size:size]}, nil
 }
@@ -381,9 +385,9 @@ func (ar *arena) take(n int) (span, bool) {
 		if f.n == n {
 			ar.free = append(ar.free[:i], ar.free[i+1:]...)
 		} else {
-			ar.free[i] = span{f.off + n, f.n - n, f.holes}
+			ar.free[i].off, ar.free[i].n = f.off+n, f.n-n
 		}
-		return span{f.off, n, f.holes}, true
+		return span{off: f.off, n: n, holes: f.holes, pages: f.pages}, true
 	}
 	return span{}, false
 }
@@ -392,22 +396,69 @@ func (ar *arena) take(n int) (span, bool) {
 func (a *arenas) release(b block) (returned *arena) {
 	ar := b.arena
 	a.mu.Lock()
-	whole := a.give(ar, span{off: b.off, n: (len(b.mem) + blockAlign - 1) &^ (blockAlign - 1)})
+	whole := a.give(ar, span{off: b.off, n: (len(b.mem) + blockAlign - 1) &^ (blockAlign - 1), pages: true})
 	if whole && a.drop(ar) {
 		a.mu.Unlock()
 		return ar
 	}
 	if !whole || len(ar.mem) <= arenaSize {
+		a.trimLater()
 		a.mu.Unlock()
 		return nil
 	}
 	s, _ := ar.take(len(ar.mem))
 	a.mu.Unlock() // what follows takes time
-	s.holes = ar.punch() == nil || s.holes
+	a.empty(ar, s)
+	return nil
+}
+
+// empty returns the pages of a span that is not among the free ones to the system, and frees it.
+func (a *arenas) empty(ar *arena, s span) {
+	if ar.punch(s.off, s.n) == nil {
+		s.holes, s.pages = true, false
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.give(ar, s)
-	return nil
+}
+
+// trimAfter is a variable for tests alone.
+var trimAfter = time.Second
+
+// trimLater has trim called. The caller holds mu.
+func (a *arenas) trimLater() {
+	if a.trims == nil && !a.closed {
+		a.trims = time.AfterFunc(trimAfter, a.trim)
+	}
+}
+
+// trim returns the pages of what has been free since the last time, at least.
+func (a *arenas) trim() {
+	a.growing.Lock() // close waits
+	defer a.growing.Unlock()
+	a.mu.Lock()
+	a.trims = nil
+	idle := map[*arena][]span{}
+	for _, ar := range a.list { // empty if they are closed
+		ar.free = slices.DeleteFunc(ar.free, func(s span) bool {
+			if s.idle && s.pages {
+				idle[ar] = append(idle[ar], s)
+			}
+			return s.idle && s.pages
+		})
+		for i := range ar.free {
+			if s := &ar.free[i]; s.pages {
+				s.idle = true
+				a.trimLater()
+			}
+		}
+	}
+	a.mu.Unlock()
+	for ar, list := range idle {
+		for _, s := range list {
+			a.empty(ar, s)
+		}
+	}
 }
 
 // drop takes an unused arena out of the list if there are enough others. The caller holds the lock.
@@ -428,6 +479,7 @@ func (a *arenas) drop(ar *arena) bool {
 
 // give frees a span, and says whether all of the arena is free. The caller holds the lock.
 func (a *arenas) give(ar *arena, s span) (whole bool) {
+	s.idle = false
 	i := 0
 	for i < len(ar.free) && ar.free[i].off < s.off {
 		i++
@@ -435,11 +487,14 @@ func (a *arenas) give(ar *arena, s span) (whole bool) {
 	if i < len(ar.free) && s.off+s.n == ar.free[i].off {
 		s.n += ar.free[i].n
 		s.holes = s.holes || ar.free[i].holes
+		s.pages = s.pages || ar.free[i].pages
 		ar.free = append(ar.free[:i], ar.free[i+1:]...)
 	}
 	if i > 0 && ar.free[i-1].off+ar.free[i-1].n == s.off {
 		ar.free[i-1].n += s.n
 		ar.free[i-1].holes = ar.free[i-1].holes || s.holes
+		ar.free[i-1].pages = ar.free[i-1].pages || s.pages
+		ar.free[i-1].idle = false
 	} else {
 		ar.free = append(ar.free[:i], append([]span{s}, ar.free[i:]...)...)
 	}
@@ -479,7 +534,12 @@ func (a *arenas) snapshot() []*arena {
 }
 
 func (a *arenas) close() error {
+	a.growing.Lock()
+	defer a.growing.Unlock()
 	a.mu.Lock()
+	if a.closed = true; a.trims != nil {
+		a.trims.Stop()
+	}
 	defer a.mu.Unlock()
 	var errs []error
 	for _, ar := range a.list {

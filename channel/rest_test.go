@@ -1,0 +1,289 @@
+package channel
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// near runs a test where streams have rings: over shm, and within a rank.
+func near(t *testing.T, test func(t *testing.T, a, b *Node)) {
+	for _, size := range []int{1, 2} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			nodes := join(t, size, WithProviders("shm"))
+			test(t, nodes[0], nodes[size-1])
+		})
+	}
+}
+
+// rested makes the streams of a node rest for long enough.
+func rested(t testing.TB, nodes ...*Node) {
+	for _, n := range nodes {
+		n.ticks.Add(restTicks)
+		require.NoError(t, n.endRests(true))
+	}
+}
+
+// becomes waits until what the nodes have of a stream from a to b is as wanted.
+func becomes(t testing.TB, a, b *Node, number uint32, sends, receives bool) {
+	t.Helper()
+	for ctx := within(t); ; runtime.Gosched() {
+		p, q := a.peers[b.rank].Load(), b.peers[a.rank].Load()
+		p.mu.Lock()
+		s := p.sends[number]
+		asks := s != nil && s.aside != nil
+		p.mu.Unlock()
+		q.mu.Lock()
+		r := q.receives[number]
+		q.mu.Unlock()
+		if !asks && (s != nil) == sends && (r != nil) == receives {
+			return
+		}
+		require.NoError(t, ctx.Err(), "there are a send stream: %v, a receive stream: %v", s != nil, r != nil)
+		if a != b {
+			rested(t, a, b)
+		}
+	}
+}
+
+// carry sends a message that carries k.
+func carry(t testing.TB, s, r *Handle, out, in []byte, k int) {
+	t.Helper()
+	binary.BigEndian.PutUint64(out, uint64(k))
+	require.NoError(t, s.Start())
+	require.NoError(t, r.Start())
+	require.NoError(t, WaitAllContext(within(t), r, s))
+	require.EqualValues(t, k, binary.BigEndian.Uint64(in))
+	require.EqualValues(t, k, s.k)
+	require.EqualValues(t, k, r.k)
+}
+
+// TestStreamsRest: a stream gives its memory back when it is closed at both ends, whichever is closed
+// first, and goes on where it stopped when it is used again.
+func TestStreamsRest(t *testing.T) {
+	near(t, func(t *testing.T, a, b *Node) {
+		k := 0
+		for _, size := range []int{8, 1000, 3 * pipeLeast} {
+			for _, sendFirst := range []bool{true, false} {
+				s, r, out, in := heapPair(t, a, b, size, OnStream(3))
+				first, second := r, s
+				if sendFirst {
+					first, second = s, r
+				}
+				for range ringSlots + 1 {
+					k++
+					carry(t, s, r, out, in, k)
+				}
+				require.NoError(t, first.Close())
+				rested(t, a, b)
+				becomes(t, a, b, 3, true, true)
+				require.NoError(t, second.Close())
+				rested(t, a, b)
+				becomes(t, a, b, 3, false, false)
+			}
+		}
+	})
+}
+
+// TestStreamRestsLater: messages that have not been taken, and the error of one whose length was wrong, keep
+// a stream until they are.
+func TestStreamRestsLater(t *testing.T) {
+	near(t, func(t *testing.T, a, b *Node) {
+		s, out := send(t, a, b.Rank(), 8)
+		binary.BigEndian.PutUint64(out, 1)
+		require.NoError(t, s.Start())
+		require.NoError(t, s.WaitContext(within(t)))
+		require.NoError(t, s.Close())
+		rested(t, a, b)
+		becomes(t, a, b, 0, true, true)
+		r, in := receive(t, b, a.Rank(), 8)
+		require.NoError(t, r.Run(within(t)))
+		require.EqualValues(t, 1, binary.BigEndian.Uint64(in))
+		require.NoError(t, r.Close())
+		becomes(t, a, b, 0, false, false)
+
+		s, _ = send(t, a, b.Rank(), 8)
+		r, _ = receive(t, b, a.Rank(), 9)
+		require.NoError(t, s.Start())
+		require.NoError(t, s.WaitContext(within(t)))
+		require.ErrorIs(t, r.Run(within(t)), ErrLength)
+		require.NoError(t, s.Close())
+		require.NoError(t, r.Close())
+		rested(t, a, b)
+		becomes(t, a, b, 0, true, true)
+		s, _ = send(t, a, b.Rank(), 8)
+		require.ErrorIs(t, s.Start(), ErrLength)
+		require.NoError(t, s.Close())
+		rested(t, a, b)
+		becomes(t, a, b, 0, false, false)
+	})
+}
+
+// TestStreamUnused: a stream on which nothing has been sent, and one that only the sender has declared,
+// rest, too.
+func TestStreamUnused(t *testing.T) {
+	near(t, func(t *testing.T, a, b *Node) {
+		for _, both := range []bool{true, false} {
+			s, _ := send(t, a, b.Rank(), 8)
+			if both {
+				r, _ := receive(t, b, a.Rank(), 8)
+				require.NoError(t, r.Close())
+			}
+			require.NoError(t, s.Close())
+			if b.peers[a.rank].Load() == nil { // b has not heard of a
+				becomesUp(t, b, a)
+			}
+			rested(t, a, b)
+			becomes(t, a, b, 0, false, false)
+		}
+	})
+}
+
+func becomesUp(t testing.TB, n, other *Node) {
+	for ctx := within(t); ; runtime.Gosched() {
+		if p := n.peers[other.rank].Load(); p != nil && p.state.Load() == peerUp {
+			return
+		}
+		require.NoError(t, ctx.Err())
+	}
+}
+
+// TestStreamUsedWhileAsked: a sender that is used again before the receiver has answered goes on when it
+// has, whether that has given the ring up or has not, and whichever size the messages have.
+func TestStreamUsedWhileAsked(t *testing.T) {
+	for _, size := range []int{8, 3 * pipeLeast} {
+		for _, keeps := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%d bytes, receiver keeps it %v", size, keeps), func(t *testing.T) {
+				nodes := join(t, 2, WithProviders("shm"))
+				a, b := nodes[0], nodes[1]
+				s, r, out, in := heapPair(t, a, b, 8)
+				carry(t, s, r, out, in, 1)
+				require.NoError(t, s.Close())
+				if !keeps {
+					require.NoError(t, r.Close())
+				}
+				p, q := s.peer(), r.peer()
+				q.mu.Lock() // it does not answer
+				rested(t, a)
+				p.mu.Lock()
+				require.NotNil(t, p.sends[0].aside)
+				p.mu.Unlock()
+				out = make([]byte, size)
+				binary.BigEndian.PutUint64(out, 2)
+				s, err := a.DeclareSend(Contiguous(out), b.Rank())
+				require.NoError(t, err)
+				require.NoError(t, s.Start())
+				done, err := s.Test()
+				require.NoError(t, err)
+				require.False(t, done)
+				q.mu.Unlock()
+				if size == 8 {
+					require.NoError(t, s.WaitContext(within(t))) // eager again
+				}
+				in = make([]byte, size)
+				r, err = b.DeclareReceive(Contiguous(in), a.Rank())
+				require.NoError(t, err)
+				require.NoError(t, r.Start())
+				require.NoError(t, WaitAllContext(within(t), r, s))
+				require.EqualValues(t, 2, binary.BigEndian.Uint64(in))
+				require.NoError(t, s.Close())
+				require.NoError(t, r.Close())
+			})
+		}
+	}
+}
+
+// TestRestHostile: what makes no sense ends the connection, and nothing else.
+func TestRestHostile(t *testing.T) {
+	n := join(t, 1)[0]
+	for _, body := range [][]byte{nil, {0, 0, 0, 0}, {0, 0, 0, 0, restYes}, {0, 0, 0, 0, restNo}, {0, 0, 0, 0, 0}, {0, 0, 0, 0, 9},
+		{0, 1, 0, 0, restAsk}, {0, 1, 0, 0, restIdle}, {0, 0, 0, 0, restAsk, 1}, {0, 0, 0, 7, restYes}} {
+		p := lonely(n)
+		require.ErrorIs(t, p.heardRest(body), ErrProtocol, "%v", body)
+		require.NotNil(t, p.sends[0])
+	}
+}
+
+// TestStreamsRestUnderUse: ends that are declared, used and closed at any time, while their streams rest
+// as often as can be, lose and damage no message.
+func TestStreamsRestUnderUse(t *testing.T) {
+	near(t, func(t *testing.T, a, b *Node) {
+		rounds := 300
+		if testing.Short() {
+			rounds = 60
+		}
+		sizes := []int{8, 100, 4096, 5000, 2 * pipeLeast}
+		var over atomic.Bool
+		var resting, using sync.WaitGroup
+		for _, n := range []*Node{a, b} {
+			resting.Go(func() {
+				for !over.Load() {
+					n.ticks.Add(restTicks)
+					if err := n.endRests(true); err != nil {
+						t.Error(err)
+					}
+					runtime.Gosched()
+				}
+			})
+		}
+		for stream := range 3 {
+			for _, sends := range []bool{true, false} {
+				using.Go(func() {
+					rng := rand.New(rand.NewPCG(uint64(stream), 1))
+					life := rand.New(rand.NewPCG(uint64(stream), uint64(len(sizes)))) // of handles, not the same at both ends
+					if sends {
+						life = rand.New(rand.NewPCG(uint64(stream), 99))
+					}
+					for k := 1; k <= rounds; {
+						size := sizes[rng.IntN(len(sizes))]
+						times := 1 + rng.IntN(3)
+						for i := 0; i < times; {
+							buf := make([]byte, size)
+							var h *Handle
+							var err error
+							if sends {
+								h, err = a.DeclareSend(Contiguous(buf), b.Rank(), OnStream(stream))
+							} else {
+								h, err = b.DeclareReceive(Contiguous(buf), a.Rank(), OnStream(stream))
+							}
+							if err != nil {
+								t.Error(err)
+								return
+							}
+							for n := 1 + life.IntN(3); n > 0 && i < times; n, i, k = n-1, i+1, k+1 {
+								if sends {
+									binary.BigEndian.PutUint64(buf, uint64(k))
+									buf[size-1] = byte(k)
+								}
+								if err := h.Run(within(t)); err != nil {
+									t.Error(err)
+									return
+								}
+								if binary.BigEndian.Uint64(buf) != uint64(k) || buf[size-1] != byte(k) {
+									t.Errorf("stream %d: message %d is %x, %x", stream, k, buf[:8], buf[size-1])
+									return
+								}
+							}
+							if err := h.Close(); err != nil {
+								t.Error(err)
+							}
+						}
+					}
+				})
+			}
+		}
+		using.Wait()
+		over.Store(true)
+		resting.Wait()
+		for stream := range 3 {
+			rested(t, a, b)
+			becomes(t, a, b, uint32(stream), false, false)
+		}
+	})
+}
