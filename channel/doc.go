@@ -118,6 +118,9 @@
 // shared by all peers of a device: 1.5 MiB of registered memory, which grows with the
 // number of messages in flight. A group takes 0.9 MiB of shared memory at each member, and less
 // if it has more than 8: 230 KiB from 64 on.
+// Either end of a stream may be ahead by any number of starts. The other end keeps up to 64 of them over
+// shm; over a queue pair 32 messages of up to 8 KiB, and the announcements, or gates, of 1,024 longer
+// ones. The others stay where they were started, and take at most 300 bytes each beside the handle.
 // User memory is registered once, however many layouts lie in it. Ranks that never
 // communicate are not connected. docs/scale.md has the measurements.
 //

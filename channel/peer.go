@@ -278,7 +278,7 @@ func (p *peer) addStream(s streamInfo) error {
 	if err != nil {
 		return err
 	}
-	in.drive() // for a receive started by a program that now computes
+	in.drive()
 	return nil
 }
 
@@ -297,6 +297,11 @@ func (p *peer) setRing(number uint32, r *ring) (*receiveStream, error) {
 	}
 	in.emptied = atomic.LoadUint64(&r.emptied) // of one that is announced again
 	in.r.Store(r)
+	for h := in.first; h != nil; h = h.next { // of a program that now computes, perhaps
+		if h.shape.Len() > gateMin {
+			in.openGate(h, r)
+		}
+	}
 	if in.users == 0 {
 		p.rests(number)
 	}

@@ -331,6 +331,7 @@ func (q *queue) arrive(m header, payload []byte) error {
 				return fmt.Errorf("%w: refusal of start %d, which is being written", ErrProtocol, m.k)
 			}
 			delete(s.offers, m.k)
+			q.answered(s, h)
 			err.Len = h.shape.Len()
 			q.finish(h, phaseFailed, err)
 			return nil

@@ -10,6 +10,8 @@ type queueIn struct {
 	started  map[uint64]*Handle // receives that are not complete
 	arrived  map[uint64][]byte  // eager messages whose receive has not been started
 	ready    map[uint64]header  // larger ones
+	gates    int                // open ones
+	ungated  []uint64           // receives whose gates are not open yet, in order; some may have ended, or been begun
 	failed   map[uint64]bool    // receives that failed, until their messages have come
 	consumed uint64             // eager messages taken
 	told     uint64             // of them, those that the other side knows of
@@ -79,7 +81,10 @@ func (q *queue) await(s *queueIn, h *Handle) {
 	case ready && r.length != uint64(h.shape.Len()):
 		q.refuse(s, h, lengthTold(r.length))
 	case h.cancellable && !ready: // see arriveReceive
-	case h.shape.Len() > q.cross.eager && !(ready && q.fetch(h, r)):
+	case h.shape.Len() <= q.cross.eager, ready && q.fetch(h, r):
+	case !ready && s.gates >= aheadMost:
+		s.ungated = append(s.ungated, h.k)
+	default:
 		q.publishGate(s, h)
 	}
 }
@@ -147,7 +152,7 @@ func (q *queue) arriveReceive(m header, payload []byte) error {
 		s.ready[m.k] = m
 	case m.length != uint64(h.shape.Len()):
 		q.refuse(s, h, lengthTold(m.length))
-	case h.cancellable && q.gated[h.id] != h && !q.fetch(h, m):
+	case q.gated[h.id] != h && !q.fetch(h, m): // cancellable, or there were too many gates
 		q.publishGate(s, h)
 	}
 	return nil

@@ -11,6 +11,8 @@ type queueOut struct {
 	taken   uint64             // of them, taken by the other side
 	pending []*Handle          // eager messages that wait
 	offers  map[uint64]*Handle // larger messages that are not complete
+	told    int                // of them, announced, and not answered
+	untold  []uint64           // of them, not announced yet, in order; some may have ended, or been begun
 	opened  map[uint64]header  // gates of messages that are not offered, or whose layout is unknown
 	failed  map[uint64]bool    // messages that will not be sent, until the other side has refused them
 

@@ -104,17 +104,21 @@ func (s *receiveStream) finish(h *Handle, err error) {
 // publishGate announces a waiting receive if the sender can use that, and takes the message if it has
 // already arrived. The caller holds the lock.
 func (s *receiveStream) publishGate(h *Handle, r *ring) {
-	wait.StoreRelease32(&h.tried, 1)
 	i := h.k % ringSlots
-	if h.reachable && !h.cancellable && s.gates[i] == nil {
-		h.gated = true
-		s.gates[i] = h
-		r.gates[i].open(h.k, h.where, h.shape.Len())
-	}
+	s.openGate(h, r)
 	if w := atomic.LoadUint64(&r.slots[i].word); w>>16 == h.k {
 		if s.take(h, r, w, false); h.gated && h.phase.Load() == phaseWaiting {
 			s.peer.bell.ring() // a sender that sleeps may be the one that can copy
 		}
+	}
+}
+
+func (s *receiveStream) openGate(h *Handle, r *ring) {
+	wait.StoreRelease32(&h.tried, 1)
+	if i := h.k % ringSlots; h.reachable && !h.cancellable && s.gates[i] == nil {
+		h.gated = true
+		s.gates[i] = h
+		r.gates[i].open(h.k, h.where, h.shape.Len())
 	}
 }
 
@@ -182,7 +186,11 @@ func (s *receiveStream) drive() {
 	}
 	all := s.large > 0 || atomic.LoadUint32(&r.starving) != 0
 	releases := s.releases
-	for h := s.first; h != nil && s.releases == releases; {
+	end := uint64(0) // no message from here on has a slot
+	if s.first != nil {
+		end = s.first.k + ringSlots
+	}
+	for h := s.first; h != nil && h.k < end && s.releases == releases; {
 		next := h.next
 		// A sender may also be waiting to be told that its message is too large.
 		if w := atomic.LoadUint64(&r.slots[h.k%ringSlots].word); all || w>>16 == h.k && w>>8&0xff >= slotRendezvous {

@@ -41,6 +41,7 @@ import (
 // transfer is the progress of moving a message.
 type transfer struct {
 	begun       bool
+	ahead       bool        // the other side keeps its announcement, or gate
 	to          *layoutInfo // of the other side
 	part, block int         // of to
 	within      int
@@ -102,8 +103,41 @@ func (q *queue) offer(s *queueOut, h *Handle) error {
 		byPiece(h, h.shape.Gather)
 		h.transfer.packed = true
 	}
-	q.tell(header{kind: queueReady, stream: s.number, k: h.k, length: uint64(h.shape.Len()), where: h.where})
+	if s.told >= aheadMost {
+		s.untold = append(s.untold, h.k)
+		return nil
+	}
+	q.announce(s, h)
 	return nil
+}
+
+// aheadMost is how many announcements, or gates, of a stream the other side has to keep because it has not
+// started as much. Further ones are told when it has.
+const aheadMost = 1 << 10
+
+// announce tells the receiver where a message is.
+func (q *queue) announce(s *queueOut, h *Handle) {
+	h.transfer.ahead = true
+	s.told++
+	q.tell(header{kind: queueReady, stream: s.number, k: h.k, length: uint64(h.shape.Len()), where: h.where})
+}
+
+// answered notes that the other side no longer keeps the announcement of a message.
+func (q *queue) answered(s *queueOut, h *Handle) {
+	if !h.transfer.ahead {
+		return
+	}
+	h.transfer.ahead = false
+	s.told--
+	for s.told < aheadMost && len(s.untold) > 0 && !s.ended && !q.failed {
+		k := s.untold[0]
+		if s.untold = s.untold[1:]; len(s.untold) == 0 {
+			s.untold = nil
+		}
+		if o := s.offers[k]; o != nil && !o.transfer.begun {
+			q.announce(s, o)
+		}
+	}
 }
 
 // atPiece, if a test has set it, is called before each piece of a message that is copied to or
@@ -155,6 +189,7 @@ func (q *queue) arriveGate(s *queueOut, g header) error {
 		return fmt.Errorf("%w: gate for start %d, which awaits none; last start is %d", ErrProtocol, g.k, s.next)
 	case h == nil && g.k <= s.next: // its length is wrong, and it was eager
 	case h != nil:
+		q.answered(s, h)
 		return q.startWrite(s, h, g)
 	case len(s.opened) >= maxAhead:
 		return fmt.Errorf("%w: more than %d gates open", ErrProtocol, maxAhead)
@@ -277,6 +312,8 @@ func (q *queue) fetch(h *Handle, r header) bool {
 // publishGate tells the sender where a message is to be written.
 func (q *queue) publishGate(s *queueIn, h *Handle) {
 	q.gated[h.id] = h
+	h.transfer.ahead = true
+	s.gates++
 	q.tell(header{kind: queueGate, stream: s.number, k: h.k, length: uint64(h.shape.Len()), where: h.where})
 }
 
@@ -409,6 +446,7 @@ func (q *queue) arriveDone(s *queueOut, m header) error {
 		return fmt.Errorf("%w: start %d was read but not offered; last start is %d", ErrProtocol, m.k, s.next)
 	}
 	delete(s.offers, m.k)
+	q.answered(s, h)
 	s.sent.Read++
 	q.finish(h, phaseSent, nil)
 	return nil
@@ -445,4 +483,18 @@ func (q *queue) receive(s *queueIn, h *Handle) {
 func (q *queue) forget(s *queueIn, h *Handle) {
 	delete(s.started, h.k)
 	delete(q.gated, h.id)
+	if !h.transfer.ahead {
+		return
+	}
+	h.transfer.ahead = false
+	s.gates--
+	for s.gates < aheadMost && len(s.ungated) > 0 && !s.ended && !q.failed {
+		k := s.ungated[0]
+		if s.ungated = s.ungated[1:]; len(s.ungated) == 0 {
+			s.ungated = nil
+		}
+		if o := s.started[k]; o != nil && q.gated[o.id] != o && !o.transfer.begun {
+			q.publishGate(s, o)
+		}
+	}
 }
