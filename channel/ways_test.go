@@ -1,0 +1,113 @@
+package channel
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/layout"
+	"github.com/sluice-hpc/sluice/internal/test/need"
+)
+
+// way is how a message goes over shared memory, and what makes it go that way.
+type way struct {
+	name          string
+	least, most   int  // bytes
+	src, dst      bool // Alloc memory
+	receiverWaits bool
+	pack          int // by which the sender packs
+	eager, packed uint64
+}
+
+// knows waits until a peer knows where the memory of a handle is.
+func knows(t testing.TB, n *Node, rank int, h *Handle) {
+	p := n.peers[rank].Load()
+	for ctx := within(t); ; runtime.Gosched() {
+		if l, err := p.find(h.where, uint64(h.shape.Len())); err != nil || l != nil {
+			require.NoError(t, err)
+			return
+		}
+		require.NoError(t, ctx.Err())
+	}
+}
+
+// TestWays: any layout to any layout by each way that a message can go over shared memory. It writes what
+// the layout says, and nothing else.
+func TestWays(t *testing.T) {
+	const long = 400_000
+	ways := []way{
+		{"a line", 0, slotData, false, false, false, -1, 1, 0},
+		{"the ring", slotData + 1, eagerMax, false, false, false, -1, 1, 0},
+		{"the ring, from Alloc memory into it", slotData + 1, eagerMax, true, true, false, -1, 1, 0},
+		{"short, from the heap into waiting Alloc memory", slotData + 1, eagerMax, false, true, true, -1, 0, 0},
+		{"short, within Alloc memory, to a receiver that waits", slotData + 1, eagerMax, true, true, true, -1, 0, 0},
+		{"the pipe, through the caches", eagerMax + 1, long, false, false, false, packPlain, 0, 1},
+		{"the pipe, to a receiver that waits", eagerMax + 1, long, false, false, true, packPlain, 0, 1},
+		{"the pipe, into Alloc memory", eagerMax + 1, long, false, true, false, packPlain, 0, 1},
+		{"from the heap into waiting Alloc memory", eagerMax + 1, long, false, true, true, -1, 0, 0},
+		{"from Alloc memory into the heap", eagerMax + 1, long, true, false, false, -1, 0, 0},
+		{"from Alloc memory into the heap of a receiver that waits", eagerMax + 1, long, true, false, true, -1, 0, 0},
+		{"within Alloc memory, the receiver copies", eagerMax + 1, long, true, true, false, -1, 0, 0},
+		{"within Alloc memory, the sender copies", eagerMax + 1, long, true, true, true, -1, 0, 0},
+	}
+	if layout.Past {
+		ways = append(ways, way{"the pipe, past the caches", eagerMax + 1, long, false, false, false, packPast, 0, 1})
+	}
+	rounds := 10
+	switch {
+	case testing.Short():
+		rounds = 3
+	case need.WantLong():
+		rounds = 100
+	}
+	for _, w := range ways {
+		t.Run(w.name, func(t *testing.T) {
+			defer func(forced int) { packForced = forced }(packForced)
+			packForced = w.pack
+			nodes := join(t, 2, WithProviders("shm"))
+			a, b := nodes[0], nodes[1]
+			one, _ := send(t, a, 1, 8)
+			other, _ := receive(t, b, 0, 8)
+			pass(t, one, other, other) // connects
+			s := seed(t)
+			r := rand.New(rand.NewPCG(s, uint64(w.least)))
+			for range rounds {
+				n := w.least + r.IntN(w.most-w.least+1)
+				src := draw(r, n, func(n int) []byte { return allocate(t, a, max(n, 1), w.src)[:n] })
+				dst := draw(r, n, func(n int) []byte { return allocate(t, b, max(n, 1), w.dst)[:n] })
+				for _, m := range append(src.bases, dst.bases...) {
+					random(r, m)
+				}
+				want := dst.images(src.packed())
+				out, err := a.DeclareSend(src.layout, 1)
+				require.NoError(t, err)
+				in, err := b.DeclareReceive(dst.layout, 0)
+				require.NoError(t, err)
+				before := a.Stats().Peers[0].Sent
+				first, second := out, in
+				if w.receiverWaits {
+					first, second = in, out
+					if in.reachable {
+						knows(t, a, 1, in)
+					}
+				}
+				require.NoError(t, first.Start())
+				require.NoError(t, second.Start())
+				sent := make(chan error, 1)
+				go func() { sent <- out.WaitContext(within(t)) }()
+				require.NoError(t, in.WaitContext(within(t)))
+				require.NoError(t, <-sent)
+				for i := range want {
+					require.True(t, bytes.Equal(want[i], dst.bases[i]), "%d bytes, %s to %s", n, src.name, dst.name)
+				}
+				after := a.Stats().Peers[0].Sent
+				require.Equal(t, []uint64{w.eager, w.packed}, []uint64{after.Eager - before.Eager, after.Packed - before.Packed}, "%d bytes", n)
+				require.NoError(t, out.Close())
+				require.NoError(t, in.Close())
+			}
+		})
+	}
+}
