@@ -12,8 +12,7 @@ import (
 type receiveStream struct {
 	peer     *peer
 	number   uint32
-	declared bool // handles here have used it; under the peer's mu, and likewise
-	users    int  // handles
+	declared bool // handles here have used it; under the peer's mu
 	q        atomic.Pointer[queue]
 	r        atomic.Pointer[ring] // nil until the peer has said where it is
 
@@ -30,6 +29,7 @@ type receiveStream struct {
 	first, last *Handle
 	large       int  // of the active: longer than eagerMax
 	releases    uint // how often the lock has been released during a copy
+	users       int  // handles; under the peer's mu
 }
 
 // start begins a receive.

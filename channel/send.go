@@ -14,10 +14,6 @@ type sendStream struct {
 	number uint32
 	q      atomic.Pointer[queue]
 
-	users  int // handles; under the peer's mu, and likewise
-	memory streamMemory
-	aside  *ring // that may be about to be freed: r is nil meanwhile
-
 	lock    wait.Lock
 	sent    counts
 	spares  spares
@@ -44,6 +40,10 @@ type sendStream struct {
 	noted  [ringSlots]uint64 // k whose fault is or was in late
 	late   faults            // the next start returns one of them
 	sizes  [ringSlots]int    // length of k
+
+	users  int // handles; under the peer's mu, and likewise
+	memory streamMemory
+	aside  *ring // that may be about to be freed: r is nil meanwhile
 }
 
 // faults are the errors of sends that were already complete when the receiver found their length
