@@ -3,9 +3,9 @@ package proof
 import (
 	"bytes"
 	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strconv"
 	"unicode"
 	"unicode/utf8"
@@ -43,6 +43,9 @@ type Error struct {
 	Op   string // "dial" or "accept"
 	Peer []byte // identity that the peer claimed, unproven; nil if it claimed none
 	Err  error  // one of the reasons above, or the error of the connection
+	// Proven says that the peer knows the secret of the job and belongs to it although it cannot talk to
+	// this end, which accepts, because of its version or byte order: it is no stranger.
+	Proven bool
 }
 
 func (e *Error) Error() string {
@@ -52,17 +55,24 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("proof: %s: peer claiming to be %s: %v", e.Op, name(e.Peer), e.Err)
 }
 
-// name renders an identity: text as it is, four bytes as a rank, anything else in hexadecimal.
+// name renders an identity in words: text and addresses as they are, four bytes as a rank.
 func name(id []byte) string {
 	printable := func(r rune) bool { return r < utf8.RuneSelf && unicode.IsPrint(r) }
 	switch {
-	case len(id) > 0 && !bytes.ContainsFunc(id, func(r rune) bool { return !printable(r) }):
+	case len(id) == 0:
+		return "nothing"
+	case !bytes.ContainsFunc(id, func(r rune) bool { return !printable(r) }):
 		return strconv.Quote(string(id))
 	case len(id) == 4:
-		return fmt.Sprintf("rank %d", binary.BigEndian.Uint32(id))
+		return fmt.Sprintf("rank %d", int32(binary.BigEndian.Uint32(id)))
+	case len(id) >= gidSize && len(id) <= gidSize+6: // and ports
+		return netip.AddrFrom16([gidSize]byte(id)).Unmap().String()
 	}
-	return hex.EncodeToString(id)
+	return fmt.Sprintf("%d bytes that are no name", len(id))
 }
+
+// gidSize is the size of the GID that is the identity of an end of a device.
+const gidSize = 16
 
 // Unwrap returns the reason.
 func (e *Error) Unwrap() error { return e.Err }

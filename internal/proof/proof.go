@@ -107,6 +107,10 @@ func dial(rw io.ReadWriter, p Params, want []byte, nonce func(*[nonceSize]byte))
 		return Peer{}, &Error{Op: op, Peer: theirs.identity, Err: err}
 	}
 	if err := ours.agree(&theirs); err != nil {
+		if ours.akin(&theirs) {
+			tag := makeTag(p.Secret, roleDialer, dialer, acceptor)
+			rw.Write(tag[:]) // as a farewell: the acceptor may care that it is no stranger that cannot talk to it
+		}
 		return fail(err)
 	}
 	if want != nil && !bytes.Equal(want, theirs.identity) {
@@ -132,7 +136,7 @@ func dial(rw io.ReadWriter, p Params, want []byte, nonce func(*[nonceSize]byte))
 	return ours.peer(&theirs), nil
 }
 
-func accept(rw io.ReadWriter, p Params, known func(id []byte) bool, nonce func(*[nonceSize]byte)) (Peer, error) {
+func accept(rw io.ReadWriter, p Params, admitted func(id []byte) bool, nonce func(*[nonceSize]byte)) (Peer, error) {
 	const op = "accept"
 	ours, err := p.hello(roleAcceptor, nonce)
 	if err != nil {
@@ -151,19 +155,24 @@ func accept(rw io.ReadWriter, p Params, known func(id []byte) bool, nonce func(*
 	if _, err := rw.Write(acceptor); err != nil {
 		return fail(fmt.Errorf("write hello: %w", err))
 	}
-	if err := ours.agree(&theirs); err != nil {
-		return fail(err)
+	differ := ours.agree(&theirs)
+	if differ != nil && !ours.akin(&theirs) {
+		return fail(differ)
 	}
 	var got [tagSize]byte
-	if _, err := io.ReadFull(rw, got[:]); err != nil {
-		return fail(fmt.Errorf("read proof: %w", err))
-	}
+	_, err = io.ReadFull(rw, got[:])
 	tag := makeTag(p.Secret, roleDialer, dialer, acceptor)
-	if !hmac.Equal(tag[:], got[:]) {
+	known := err == nil && hmac.Equal(tag[:], got[:])
+	switch {
+	case differ != nil:
+		return Peer{}, &Error{Op: op, Peer: theirs.identity, Err: differ, Proven: known}
+	case err != nil:
+		return fail(fmt.Errorf("read proof: %w", err))
+	case !known:
 		return fail(ErrSecret)
 	}
 	// After the tag; otherwise a stranger could find out which identities exist.
-	if known != nil && !known(theirs.identity) {
+	if admitted != nil && !admitted(theirs.identity) {
 		return fail(ErrIdentity)
 	}
 	tag = makeTag(p.Secret, roleAcceptor, dialer, acceptor)
@@ -204,6 +213,11 @@ func (p *Params) hello(r role, nonce func(*[nonceSize]byte)) (hello, error) {
 	}
 	nonce(&h.nonce)
 	return h, nil
+}
+
+// akin says that the two ends belong to one job although they may not be able to talk.
+func (h *hello) akin(theirs *hello) bool {
+	return h.protocol == theirs.protocol && h.job == theirs.job && h.insecure == theirs.insecure
 }
 
 // agree returns nil if the two ends can talk, otherwise a [*MismatchError].

@@ -534,9 +534,38 @@ func TestWant(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// The identity that a peer claims is given in words where there are some.
+// A dialer that cannot talk to the acceptor, and belongs to its job, proves that with its secret.
+func TestProven(t *testing.T) {
+	for name, c := range map[string]struct {
+		spoil  func(*Params)
+		err    error
+		proven bool
+	}{
+		"version":                     {func(p *Params) { p.Major = 9 }, ErrVersion, true},
+		"version, and another secret": {func(p *Params) { p.Major, p.Secret = 9, []byte("guess") }, ErrVersion, false},
+		"version, and another job":    {func(p *Params) { p.Major, p.Job = 9, "job 8" }, ErrVersion, false},
+		"version, and no secret":      {func(p *Params) { p.Major, p.Secret, p.Insecure = 9, nil, true }, ErrVersion, false},
+		"another job":                 {func(p *Params) { p.Job = "job 8" }, ErrJob, false},
+		"another protocol":            {func(p *Params) { p.Protocol = "other" }, ErrProtocol, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := params("rank 1")
+			c.spoil(&d)
+			dialed, accepted := run(t, d, params("rank 0"), nil, func([]byte) bool { panic("it is not admitted") })
+			var e *Error
+			require.ErrorAs(t, dialed.err, &e)
+			require.ErrorIs(t, e, c.err)
+			require.ErrorAs(t, accepted.err, &e)
+			require.ErrorIs(t, e, c.err)
+			require.Equal(t, c.proven, e.Proven)
+		})
+	}
+}
+
+// The identity that a peer claims is given in words.
 func TestNames(t *testing.T) {
-	for want, id := range map[string][]byte{`"server"`: []byte("server"), "rank 300": {0, 0, 1, 44}, "00ff10": {0, 255, 16}, "": {}, "c3a4": []byte("ä")} {
+	for want, id := range map[string][]byte{`"server"`: []byte("server"), "rank 300": {0, 0, 1, 44}, "rank -1": {255, 255, 255, 255}, "nothing": {},
+		"3 bytes that are no name": {0, 255, 16}, "10.0.0.7": {10: 255, 11: 255, 12: 10, 15: 7}, "fe80::1": {0: 0xfe, 1: 0x80, 15: 1, 17: 9}} {
 		require.Equal(t, want, name(id))
 	}
 }
