@@ -31,6 +31,9 @@ var (
 	ErrPeerDied = errors.New("peer died")
 	// ErrPeerLeft: the peer closed its node, before or after it was connected.
 	ErrPeerLeft = errors.New("peer left")
+	// ErrRefused: Join has failed at all ranks because of a mistake of the process in the error: another
+	// size, version or program, or the number of another rank.
+	ErrRefused = boot.ErrRefused
 	// ErrUnreachable: the node could not connect to the peer.
 	ErrUnreachable = errors.New("peer cannot be reached")
 	// ErrAborted: a rank called Abort, or this rank has lost its rendezvous (see [WithOutlive]).
@@ -56,7 +59,7 @@ var errShared = fmt.Errorf("%w: another goroutine is in a call of the group; cal
 // Error describes a failed operation: the ranks involved and the reason.
 type Error struct {
 	Op     string // "send", "receive", "declare send", "allocate"...
-	Rank   int    // of the peer; -1 if there is none
+	Rank   int    // of the peer, or of the rank that keeps this one from joining; -1 if there is none
 	Stream int    // -1 if there is none
 	Start  uint64 // number of the start on its stream, from 1; 0 if there is none
 	Len    int    // with ErrLength: length of the message here, in bytes
@@ -68,7 +71,7 @@ type Error struct {
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString("channel: " + e.Op)
-	if e.Rank >= 0 {
+	if e.Rank >= 0 && e.Op != "join" {
 		prep := " to"
 		if strings.HasSuffix(e.Op, "receive") {
 			prep = " from"

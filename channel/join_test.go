@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/internal/boot"
 	"github.com/sluice-hpc/sluice/internal/proof"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 const testSecret = "000102030405060708090a0b0c0d0e0f"
@@ -126,34 +127,40 @@ func joinAs(t *testing.T, server string, size int) {
 	closeAll(t, nodes)
 }
 
-// TestJoinTwice: the second rank of a number is refused by name, and the first
-// goes on.
+// TestJoinTwice: two processes of one number are named at both, and at the others; once all have joined, a
+// second one is refused, and the job goes on.
 func TestJoinTwice(t *testing.T) {
 	server := serveJob(t, 2)
 	variables := map[string]string{"SLUICE_RANK": "1", "SLUICE_SIZE": "2", "SLUICE_SERVER": server, "SLUICE_LAUNCHER": "run", "SLUICE_SECRET": testSecret}
 	told(t, variables)
 	first, err := asRank(t, server, 1, 2).Join(within(t))
 	require.NoError(t, err)
-	err = joinFails(within(t), t)
-	var refused *boot.RefusedError
-	require.ErrorAs(t, err, &refused)
-	require.Equal(t, 1, refused.Rank)
-	require.Regexp(t, `rank 1 of 2: at .*: the rendezvous refused rank 1: rank 1 is here \(".+:\d+"\)`, err.Error())
-
+	check := func(err error) {
+		var e *Error
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, 1, e.Rank)
+		require.ErrorIs(t, err, ErrRefused)
+		require.ErrorContains(t, err, ": two processes have this number: ")
+	}
+	check(joinFails(within(t), t))
+	_, err = joinJob(within(t), first)
+	require.ErrorIs(t, err, ErrRefused)
 	variables["SLUICE_RANK"] = "0"
 	told(t, variables)
-	done := make(chan error, 1)
-	go func() {
-		n, err := joinJob(within(t), first)
+	check(joinFails(within(t), t))
+
+	variables["SLUICE_RANK"], variables["SLUICE_SERVER"] = "1", serveJob(t, 2)
+	told(t, variables)
+	var nodes [2]*Node
+	ranks.Each(t, 2, func(i int) error {
+		job, err := asRank(t, variables["SLUICE_SERVER"], i, 2).Join(within(t))
 		if err == nil {
-			err = n.Close()
+			nodes[i], err = joinJob(within(t), job)
 		}
-		done <- err
-	}()
-	n, err := Join(within(t))
-	require.NoError(t, err)
-	require.NoError(t, n.Close())
-	require.NoError(t, <-done)
+		return err
+	})
+	require.Regexp(t, `rank 1 of 2: at .*: the rendezvous refused rank 1: rank 1 is here \(".+:\d+"\)`, joinFails(within(t), t).Error())
+	closeAll(t, nodes[:])
 }
 
 // TestJoinAgain: a process is one rank of its job until it closes its node, under any launcher.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"os"
 	"slices"
@@ -106,22 +107,65 @@ type Node struct {
 //
 // The caller owns the Node and must close it. Under a launcher, a second Join while it is open is an error.
 //
-// Errors: an [*Error] that wraps [ErrInvalid] for a bad option, before anything else is
-// done, or if the job has several ranks and the program imports no provider (see the
-// package comment); one about the environment, the launcher or the rendezvous, for which there is
-// no value to test; or that of ctx. A rank that cannot reach the rendezvous gives up after 30 s, or
-// after two minutes where rank 0 runs it. Once there, Join waits for the other ranks until ctx
-// ends, and the error names those that are missing.
+// A rank that waits says so through its logger ([WithLogger]), after 3, 10 and 30 s and then each
+// minute, with what keeps it; of ranks that wait for others, the lowest does. Join ends after a time
+// ([WithJoinTimeout]), with an error that names the ranks that are missing.
+//
+// Errors: an [*Error] that wraps [ErrInvalid] for a bad option, or if the job has several ranks and the
+// program imports no provider (see the package comment); one about the environment, the launcher or the
+// rendezvous, for which there is no value to test; or that of ctx. A rank that cannot join for such a
+// reason tells the others: their Join fails, too, and names the rank and the reason. So it does if two
+// processes have the same rank, or if a rank has another size, version or tuning than the others. A process that
+// does not know the secret of the job ends no rank; that it was refused is said with the wait.
 func Join(ctx context.Context, opts ...Option) (*Node, error) {
 	o, err := newOptions(opts)
 	if err != nil {
-		return nil, nodeError("join", err)
+		return nil, nodeError("join", errors.Join(err, excuse(ctx, o.logger, err)))
 	}
-	job, err := boot.Join(boot.WithLogger(ctx, o.logger))
+	within, cancel := ctx, context.CancelFunc(func() {})
+	if o.joinTimeout < math.MaxInt64 {
+		within, cancel = wait.Patience(ctx, o.joinTimeout)
+	}
+	defer cancel()
+	job, err := boot.Join(boot.WithTimeout(boot.WithLogger(within, o.logger), o.joinTimeout, o.joinGiven))
 	if err != nil {
-		return nil, nodeError("join", limits.Files(err))
+		err = nodeError("join", limits.Files(err))
 	}
-	return joinJob(ctx, job, append(slices.Clone(opts), func(o *options) { o.exit = os.Exit })...)
+	var n *Node
+	if err == nil {
+		n, err = joinJob(within, job, append(slices.Clone(opts), func(o *options) { o.exit = os.Exit })...)
+	}
+	e, culprit, refused := (*Error)(nil), (*boot.RankError)(nil), (*boot.RefusedError)(nil)
+	switch {
+	case !errors.As(err, &e):
+	case errors.As(err, &culprit):
+		e.Rank = culprit.Rank
+	case errors.As(err, &refused):
+		e.Rank = refused.Rank
+	}
+	if e != nil && ctx.Err() == nil && within.Err() != nil && errors.Is(err, context.DeadlineExceeded) {
+		e.Err = fmt.Errorf("waited for %v (%s): %w", o.joinTimeout, EnvJoinTimeout, e.Err)
+	}
+	return n, err
+}
+
+// excusePatience bounds the time that a rank takes to tell the others why it cannot join them.
+const excusePatience = 3 * time.Second
+
+// excuse joins the job for no longer than it takes to tell the other ranks why this one cannot.
+func excuse(ctx context.Context, log *slog.Logger, why error) error {
+	log = cmp.Or(log, slog.Default())
+	ctx, cancel := wait.Patience(ctx, excusePatience)
+	defer cancel()
+	job, err := boot.Join(boot.WithLogger(ctx, log))
+	if err != nil {
+		return nil // why is the reason to return
+	}
+	if job.Size() > 1 {
+		log.Error("channel: this rank cannot join the job", "rank", job.Rank(), "error", why) // Close may wait for others
+		job.Fail(why)
+	}
+	return job.Close()
 }
 
 // joinJob makes a node from a rank of a job, and takes ownership of the job.
@@ -152,6 +196,7 @@ func joinJob(ctx context.Context, job *boot.Job, opts ...Option) (_ *Node, err e
 		}
 	}()
 	if err := n.openDevices(); err != nil {
+		job.Fail(limits.Files(err))
 		return nil, err
 	}
 	if err := n.meet(ctx); err != nil {

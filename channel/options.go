@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -20,6 +21,8 @@ type options struct {
 	source         string // of providers if not set by the program, for errors
 	devices        []string
 	connect        verbs.ConnectAttr
+	joinTimeout    time.Duration // of Join; 0: that of the environment, or the default
+	joinGiven      bool          // by program or environment
 	connectTimeout time.Duration
 	warnAfter      time.Duration // of silence while connecting; 0: connectTimeout
 	peerTimeout    time.Duration
@@ -95,6 +98,38 @@ func checkConnect(a *verbs.ConnectAttr) error {
 		return fmt.Errorf("%w: service level %d, at most 15", ErrInvalid, a.ServiceLevel)
 	case a.AccessFlags != 0 && a.AccessFlags&needed != needed:
 		return fmt.Errorf("%w: access %v, channels need %v", ErrInvalid, a.AccessFlags, needed)
+	}
+	return nil
+}
+
+// EnvJoinTimeout is the environment variable that bounds [Join] if the program does not
+// ([WithJoinTimeout]): a duration such as "90s", or "none" for no bound.
+const EnvJoinTimeout = "SLUICE_JOIN_TIMEOUT"
+
+// DefaultJoinTimeout bounds [Join] unless [WithJoinTimeout] or [EnvJoinTimeout] overrides it.
+const DefaultJoinTimeout = 10 * time.Minute
+
+// WithJoinTimeout bounds how long [Join] waits until all ranks of the job are there; only time counts in
+// which this process runs. Zero means [EnvJoinTimeout], or else [DefaultJoinTimeout], of which a rank
+// that does not find the rendezvous waits for two minutes, and under 'sluice run' for 30 s. A
+// negative timeout is [ErrInvalid].
+func WithJoinTimeout(d time.Duration) Option { return func(o *options) { o.joinTimeout = d } }
+
+// boundJoin sets the bound of Join if the program does not: value is that of [EnvJoinTimeout].
+func (o *options) boundJoin(value string) error {
+	o.joinGiven = o.joinTimeout != 0 || value != ""
+	switch {
+	case o.joinTimeout != 0:
+	case value == "":
+		o.joinTimeout = DefaultJoinTimeout
+	case value == "none":
+		o.joinTimeout = math.MaxInt64
+	default:
+		d, err := time.ParseDuration(value)
+		if err != nil || d <= 0 {
+			return fmt.Errorf("%w: %s=%q: want a duration such as 90s, or none", ErrInvalid, EnvJoinTimeout, value)
+		}
+		o.joinTimeout = d
 	}
 	return nil
 }
@@ -190,7 +225,7 @@ func newOptions(opts []Option) (options, error) {
 	for _, d := range []struct {
 		name  string
 		value time.Duration
-	}{{"connect timeout", o.connectTimeout}, {"peer timeout", o.peerTimeout}, {"time without progress", o.stall}} {
+	}{{"join timeout", o.joinTimeout}, {"connect timeout", o.connectTimeout}, {"peer timeout", o.peerTimeout}, {"time without progress", o.stall}} {
 		if d.value < 0 {
 			return o, fmt.Errorf("%w: %s of %v: it must not be negative", ErrInvalid, d.name, d.value)
 		}
@@ -200,6 +235,9 @@ func newOptions(opts []Option) (options, error) {
 	}
 	env, err := Environment()
 	if err != nil {
+		return o, err
+	}
+	if err := o.boundJoin(env(EnvJoinTimeout)); err != nil {
 		return o, err
 	}
 	if value := env(EnvTransport); len(o.providers) == 0 && value != "" {

@@ -58,6 +58,7 @@ func newRun() *cobra.Command {
 	flags.BoolVar(&o.Prefix, "prefix", false, "put [rank] before each line of output, and write only whole lines")
 	flags.Var(&choice[launch.OnFailure]{&o.OnFailure, []string{"kill", "continue"}}, "on-failure", "what happens to the other ranks when a rank fails")
 	flags.BoolVar(&o.Oversubscribe, "oversubscribe", false, "start the ranks even if this host probably cannot run that many")
+	flags.BoolVar(&o.Same, "same", false, "end the job if its ranks do not all run the same build of the same program")
 	flags.DurationVar(&o.KillGrace, "kill-grace", launch.DefaultKillGrace, "`duration` between SIGTERM and SIGKILL when ranks are ended")
 	return cmd
 }

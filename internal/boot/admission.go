@@ -122,6 +122,7 @@ func (s *Server) handle(conn net.Conn) {
 	if err != nil {
 		s.mu.Lock()
 		s.forget(conn)
+		s.suspect(err)
 		level := slog.LevelDebug
 		if !s.closed && worthWarning(err) {
 			kind := &s.warned.strangers
@@ -192,15 +193,19 @@ func (s *Server) admit(conn net.Conn) (*session, error) {
 		return nil, err
 	}
 	// Unbuffered: the session reads what follows.
-	m, err := readMessage(conn, setOf(kindJoin))
+	m, err := readMessage(conn, setOf(kindJoin, kindLeave))
 	if err != nil {
 		return nil, err
 	}
+	proven := binary.BigEndian.Uint32(peer.ID)
+	if why, cannot := m.(leave); cannot {
+		return nil, s.excuse(proven, why)
+	}
 	request := m.(join)
-	if proven := binary.BigEndian.Uint32(peer.ID); proven != request.rank {
+	if proven != request.rank {
 		return nil, fmt.Errorf("%w: rank %d asks to be rank %d, which it has not proved to be", errProtocol, proven, request.rank)
 	}
-	c := &session{rank: int(request.rank), conn: conn, out: make(chan delivery, backlog)}
+	c := &session{rank: int(request.rank), conn: conn, minor: peer.Minor, out: make(chan delivery, backlog)}
 	switch why := s.enrol(c, request); why {
 	case "":
 	case ending:
@@ -213,6 +218,18 @@ func (s *Server) admit(conn net.Conn) (*session, error) {
 	return c, nil
 }
 
+// excuse takes note of a process of this job that cannot join it, and returns that as an error.
+func (s *Server) excuse(proven uint32, m leave) error {
+	if proven != m.rank || m.reason != reasonGaveUp {
+		return fmt.Errorf("%w: %v before %v", errProtocol, kindLeave, kindJoin)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	rank := int(int32(m.rank))
+	s.mistake(rank, ErrGaveUp, m.text)
+	return &RefusedError{Rank: rank, Why: m.text}
+}
+
 // ending is the refusal of a rank that belongs to the next program.
 const ending = "the rank has left, and rank 0 is about to"
 
@@ -221,19 +238,26 @@ func (s *Server) enrol(c *session, request join) (why string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	size := len(s.members)
+	mistake := func(why string) string {
+		s.mistake(c.rank, ErrRefused, why)
+		return why
+	}
 	switch {
 	case s.closed || !s.forget(c.conn):
 		return "the rendezvous has closed the connection"
 	case int(request.size) != size:
-		return fmt.Sprintf("it believes that the job has %d ranks, but the job has %d", request.size, size)
+		return mistake(fmt.Sprintf("it believes that the job has %d ranks, but the job has %d", request.size, size))
 	case c.rank >= size:
-		return fmt.Sprintf("there is no rank %d in a job of %d", c.rank, size)
+		return mistake(fmt.Sprintf("there is no rank %d in a job of %d", c.rank, size))
 	case s.abortion != nil:
 		return s.abortion.Error()
 	}
 	m := &s.members[c.rank]
 	if m.state == departed && s.options.hosted {
 		return ending
+	}
+	if m.state == joined && s.round == 0 {
+		return mistake(fmt.Sprintf("two processes have this number: %s and %s", plain(m.name), plain(request.name)))
 	}
 	if m.state != absent {
 		why := fmt.Sprintf("rank %d %v", c.rank, m.state)
@@ -242,8 +266,27 @@ func (s *Server) enrol(c *session, request join) (why string) {
 		}
 		return why
 	}
+	if why := s.fit(c.rank, &request.program); why != "" {
+		return mistake(why)
+	}
 	*m = member{state: joined, name: request.name, session: c}
+	if request.program.name != "" && s.unlike(&request.program) != "" {
+		m.other = &request.program
+	}
+	delete(s.suspects, c.rank)
+	if !s.reporting && s.round == 0 {
+		s.reporting = true
+		s.wg.Go(s.reportWaits)
+	}
 	s.send(c, delivery{message: welcome{rank: request.rank}.Append(nil)})
+	if s.failed != nil && s.round == 0 {
+		s.send(c, s.failure(c))
+	}
+	if len(s.suspects) > 0 { // the others have been told
+		if text := s.waiting(); text != "" {
+			s.tell(c, text)
+		}
+	}
 	s.wg.Go(func() { s.deliver(c) })
 	s.log.Debug("rendezvous: joined", "rank", c.rank, "process", request.name, "peer", c.conn.RemoteAddr())
 	return ""

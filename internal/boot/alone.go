@@ -60,6 +60,8 @@ func (l *local) abort(code int, why string) bool {
 
 func (l *local) whyGone(context.Context, int) error { return nil }
 
+func (l *local) withdraw(string) {}
+
 func (l *local) done() <-chan struct{} { return l.ended }
 
 func (l *local) err() error {

@@ -48,6 +48,7 @@ import (
 	"log/slog"
 	"os"
 	"sync/atomic"
+	"time"
 )
 
 const (
@@ -140,12 +141,31 @@ func WithEnvironment(ctx context.Context, e Environment) context.Context {
 	return context.WithValue(ctx, environmentKey{}, e)
 }
 
+type timeoutKey struct{}
+
+// timeout bounds Join.
+type timeout struct {
+	most  time.Duration // 0: not at all
+	given bool          // by the user, so that it bounds all that Join waits for
+}
+
+// WithTimeout returns a context that says that the caller ends Join, and the first Exchange, after most. If
+// the user has given that time, ranks that do not find the rendezvous look for it as long.
+func WithTimeout(ctx context.Context, most time.Duration, given bool) context.Context {
+	return context.WithValue(ctx, timeoutKey{}, timeout{most, given})
+}
+
+func timeoutOf(ctx context.Context) timeout {
+	t, _ := ctx.Value(timeoutKey{}).(timeout)
+	return t
+}
+
 type loggerKey struct{}
 
 // WithLogger returns a context with which [Join] logs to l what explains a job that does not start:
-// which processes a rendezvous in this process refuses and why, and, once after 3 s, what this rank
-// waits for; and, at rank 0, variables that begin with SLUICE_ or COLL_ and are none of this library's. Without it
-// nothing is logged.
+// which processes a rendezvous in this process refuses and why; after 3, 10 and 30 s, and then each minute,
+// what this rank waits for and why, or, at the lowest rank that has come, for which others; and, at rank 0,
+// variables that begin with SLUICE_ or COLL_ and are none of this library's. Without it nothing is logged.
 func WithLogger(ctx context.Context, l *slog.Logger) context.Context {
 	return context.WithValue(ctx, loggerKey{}, l)
 }
@@ -175,6 +195,7 @@ func joinFrom(ctx context.Context, lookup func(string) (string, bool)) (*Job, er
 	env, found, err := parseEnvironment(lookup)
 	switch {
 	case err != nil:
+		env.excuse(ctx, v, err)
 		return nil, err
 	case found:
 		return env.join(ctx)
@@ -201,6 +222,8 @@ type exchanger interface {
 	// abort reports whether something will tell the other ranks.
 	abort(code int, why string) (told bool)
 	whyGone(ctx context.Context, rank int) error
+	// withdraw tells the other ranks why this one takes part in no round.
+	withdraw(why string)
 	done() <-chan struct{}
 	err() error
 	close() error
@@ -273,6 +296,10 @@ func (j *Job) Gone(ctx context.Context, rank int) error { return j.x.whyGone(ctx
 // cannot be told; a process that exits with code makes mpirun, and srun with --kill-on-bad-exit,
 // end the others.
 func (j *Job) Abort(code int, why string) { j.x.abort(code, why) }
+
+// Fail tells the other ranks that this one cannot take part in the first Exchange, and why: theirs fail with
+// a [*RankError] that is ErrGaveUp. The job must still be closed.
+func (j *Job) Fail(why error) { j.x.withdraw(why.Error()) }
 
 // Done returns a channel that is closed when the job is over for this rank: aborted, closed, or
 // without its rendezvous. The death of another rank does not close it, except that of rank 0 if it

@@ -638,7 +638,7 @@ func TestRefused(t *testing.T) {
 		rank, size int
 		says       string
 	}{
-		{"twice", 2, 4, fmt.Sprintf("rank 2 is here (%q)", processName())},
+		{"twice", 2, 4, fmt.Sprintf("two processes have this number: %s and %[1]s", processName())},
 		{"beyond", 4, 5, "it believes that the job has 5 ranks, but the job has 4"},
 		{"other size", 1, 2, "it believes that the job has 2 ranks, but the job has 4"},
 	} {
@@ -713,7 +713,9 @@ func TestRefusalsAreToldOnce(t *testing.T) {
 		_, err := joinFrom(ranks.Within(t), variables(e.Environ()...))
 		require.ErrorAs(t, err, new(*RefusedError))
 	}
-	w.waitFor(t, "both refusals", func() bool { return strings.Count(w.log.String(), "3 ranks, but the job has 2") == 2 })
+	w.waitFor(t, "both refusals", func() bool {
+		return strings.Count(w.log.String(), "refused rank 0: it believes that the job has 3 ranks, but the job has 2") == 2
+	})
 	require.Equal(t, maxWarnings+2, warnings(), w.log.String())
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"net"
 	"os"
@@ -46,7 +47,7 @@ const (
 	abortGrace = 2 * time.Second
 )
 
-var fromServer = setOf(kindPart, kindFail, kindAbort, kindLeave, kindWhere)
+var fromServer = setOf(kindPart, kindFail, kindAbort, kindLeave, kindWhere, kindReport)
 
 // client is a rank's exchange through a rendezvous. One goroutine reads; it ends when the
 // connection does.
@@ -56,6 +57,7 @@ type client struct {
 	size   int
 	hosted bool   // rank 0 runs the rendezvous
 	minor  uint16 // protocol version of the rendezvous
+	log    *slog.Logger
 
 	turn  chan struct{} // held by the Exchange in progress
 	round uint32        // held by turn: the number of the next round
@@ -91,8 +93,11 @@ type gathering struct {
 func rankID(rank int) []byte { return binary.BigEndian.AppendUint32(nil, uint32(rank)) }
 
 // patience is how long dial tries.
-func (m *meeting) patience() time.Duration {
-	if m.hosted {
+func (m *meeting) patience(ctx context.Context) time.Duration {
+	switch t := timeoutOf(ctx); {
+	case t.given:
+		return t.most
+	case m.hosted:
 		return hostedPatience
 	}
 	return joinPatience
@@ -134,7 +139,7 @@ func (n *nearby) failed(address string, err error) {
 // is a listener: what has been at the address, such as the rendezvous of an earlier program, is gone.
 // Listen may be nil.
 func (m *meeting) dial(ctx context.Context, near *nearby, listen func(context.Context) (net.Listener, error)) (*client, net.Listener, error) {
-	ctx, cancel := wait.PatienceWhile(ctx, m.patience(), func() bool { return !near.some.Load() })
+	ctx, cancel := wait.PatienceWhile(ctx, m.patience(ctx), func() bool { return !near.some.Load() })
 	defer cancel()
 	each := 2 * time.Second
 	refusals := 0
@@ -206,6 +211,9 @@ func (m *meeting) tryAll(ctx context.Context, near *nearby, each time.Duration) 
 		Silence: hostSilence,
 		Meet: func(conn net.Conn) (final bool, err error) {
 			near.meet(conn)
+			if len(addresses) == 1 {
+				waitsFor(ctx, fmt.Errorf("at %s: the connection was accepted, and there is no answer yet: it is stopped, or no rendezvous", addresses[0]))
+			}
 			var retry bool
 			r, minor, retry, err = introduce(conn, e, m.hosted, proved)
 			again = again || retry
@@ -244,6 +252,7 @@ func (m *meeting) tryAll(ctx context.Context, near *nearby, each time.Duration) 
 		turn:       make(chan struct{}, 1),
 		verdict:    make(chan string, 1),
 		minor:      minor,
+		log:        loggerOf(ctx),
 		asking:     make(chan struct{}, 1),
 		told:       make(chan where, 1),
 		ended:      make(chan struct{}),
@@ -260,15 +269,7 @@ var errEnding = errors.New("it is the rendezvous of an earlier program, which th
 // rendezvous has proved itself, proved ends the time of the attempt, or says that it is over: a rank that
 // asks and hangs up counts as dead.
 func introduce(conn net.Conn, e *Environment, hosted bool, proved func() error) (r *bufio.Reader, minor uint16, again bool, err error) {
-	server, err := proof.Dial(conn, proof.Params{
-		Secret:   e.Secret,
-		Insecure: e.Insecure,
-		Protocol: protocolName,
-		Major:    protocolMajor,
-		Minor:    protocolMinor,
-		Job:      e.Job,
-		Self:     rankID(e.Rank),
-	}, []byte(serverName))
+	server, err := proof.Dial(conn, e.proofParams(uint32(e.Rank)), []byte(serverName))
 	if err != nil {
 		// A rendezvous flooded by strangers drops connections, and one that is closing resets those
 		// in its accept queue.
@@ -280,6 +281,10 @@ func introduce(conn net.Conn, e *Environment, hosted bool, proved func() error) 
 		return nil, 0, true, err
 	}
 	m := join{rank: uint32(e.Rank), size: uint32(e.Size), name: processName()}
+	if server.Minor >= reportMinor {
+		m.program = ownProgram()
+		m.program.same = e.Same
+	}
 	if _, err := conn.Write(m.Append(nil)); err != nil {
 		return nil, 0, hosted, err
 	}
@@ -303,7 +308,7 @@ func processName() string {
 	if err != nil {
 		host = "unknown host"
 	}
-	return shorten(fmt.Sprintf("%s:%d", host, os.Getpid()), maxName)
+	return shorten(strings.ReplaceAll(fmt.Sprintf("%s:%d", host, os.Getpid()), "\x00", ""), maxName)
 }
 
 // read is the reading goroutine.
@@ -329,7 +334,7 @@ func (c *client) dispatch(m message) error {
 	case fail:
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		why := &RankError{Rank: int(m.rank), Err: m.reason.err(), Text: m.text}
+		why := &RankError{Rank: int(int32(m.rank)), Err: m.reason.err(), Text: m.text}
 		c.breakWith(why)
 		verdict := m.text
 		if why.Rank != c.rank {
@@ -339,6 +344,8 @@ func (c *client) dispatch(m message) error {
 		case c.verdict <- verdict:
 		default:
 		}
+	case report:
+		c.log.Warn(plain(m.text), "rank", c.rank, "size", c.size)
 	case leave:
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -560,6 +567,17 @@ func (c *client) giveUp(ctx context.Context, end error) string {
 	case <-over.Done():
 	}
 	return ""
+}
+
+// withdraw tells the other ranks that this one takes part in no round, and why.
+func (c *client) withdraw(why string) {
+	why = shorten(why, maxText)
+	c.mu.Lock()
+	c.breakWith(&RankError{Rank: c.rank, Err: ErrGaveUp, Text: why})
+	c.mu.Unlock()
+	if err := c.tell(leave{rank: uint32(c.rank), reason: reasonGaveUp, text: why}); err != nil {
+		c.lost(err)
+	}
 }
 
 // tell writes a short message.

@@ -10,16 +10,20 @@ import (
 )
 
 // backlog is the most messages that may wait for a rank that does not read: a welcome, two rounds,
-// two failures and an abort. A rank that reads its messages before it contributes to the next round
-// never has more.
-const backlog = 6
+// two failures, an abort, and reports, for which there is no more room than for one above that. A rank that
+// reads its messages before it contributes to the next round never has more.
+const (
+	unreported = 6
+	backlog    = unreported + 2
+)
 
 // session is the connection of an admitted rank.
 type session struct {
-	rank int
-	conn net.Conn
-	out  chan delivery // closed, under Server.mu, when the session ends
-	gone bool          // under Server.mu: out is closed
+	rank  int
+	conn  net.Conn
+	minor uint16        // protocol version of the rank
+	out   chan delivery // closed, under Server.mu, when the session ends
+	gone  bool          // under Server.mu: out is closed
 }
 
 // delivery is one item to be written: a message or a whole round.

@@ -29,6 +29,7 @@ const (
 	EnvLocalRank  = "SLUICE_LOCAL_RANK"
 	EnvLocalSize  = "SLUICE_LOCAL_SIZE"
 	EnvLauncher   = "SLUICE_LAUNCHER"
+	EnvSame       = "SLUICE_SAME"
 )
 
 // Variables lists all of our own variables that Join reads, in a fresh slice; for those of
@@ -58,6 +59,8 @@ type Environment struct {
 	Job                  string
 	Secret               []byte // nil if Insecure
 	Insecure             bool
+	// Same says that all ranks are to run the same build of the same program.
+	Same bool
 	// Launched says that the launcher runs the rendezvous. Without it, rank 0 does, if Server is an
 	// address of its host at which nothing is listening yet.
 	Launched bool
@@ -145,6 +148,7 @@ func parseEnvironment(lookup func(string) (string, bool)) (e Environment, found 
 	}
 	e.Server = v.server(e.Size > 1)
 	e.Job = v.job()
+	e.Same = v.flag(EnvSame)
 	e.Secret, e.Insecure = v.secret(e.Size > 1)
 	return e, true, v.err
 }
@@ -218,6 +222,19 @@ func numbersTo(most int) string {
 	return fmt.Sprintf("0 to %d", most)
 }
 
+// flag reads a variable that is 1, or 0, which is the same as not set.
+func (v *values) flag(name string) bool {
+	switch value := v.get(name); value {
+	case "", "0":
+		return false
+	case "1":
+		return true
+	default:
+		v.fail(name, value, errors.New("want 1 or 0"))
+		return false
+	}
+}
+
 func (v *values) server(needed bool) string {
 	value := v.get(EnvServer)
 	if value == "" {
@@ -262,13 +279,7 @@ func (v *values) job() string {
 // secret returns the secret, or that the job is insecure. A given secret is used whatever
 // SLUICE_INSECURE says.
 func (v *values) secret(needed bool) (secret []byte, insecure bool) {
-	switch value := v.get(EnvInsecure); value {
-	case "", "0":
-	case "1":
-		insecure = true
-	default:
-		v.fail(EnvInsecure, value, errors.New("want 1 or 0"))
-	}
+	insecure = v.flag(EnvInsecure)
 	text, path := v.get(EnvSecret), v.get(EnvSecretFile)
 	switch {
 	case text != "" && path != "":
@@ -399,7 +410,7 @@ func (e *Environment) join(ctx context.Context) (*Job, error) {
 		}
 		return job, err
 	}
-	m := meeting{Environment: *e, find: at(e.Server), hosted: !e.Launched}
+	m := meeting{Environment: *e, find: at(e.Server), hosted: !e.Launched, address: e.Server}
 	if !e.Launched {
 		m.listen = func(ctx context.Context) (net.Listener, error) { return listenAt(ctx, e.Server) }
 	}

@@ -12,6 +12,9 @@ var (
 	ErrLeft = errors.New("left")
 	// ErrGaveUp: the context of a rank's Exchange ended before the round was complete.
 	ErrGaveUp = errors.New("gave up")
+	// ErrRefused: a process of this job made a mistake for which the rendezvous refused it before all
+	// ranks had joined: another size, a number that another rank has, another version or program.
+	ErrRefused = errors.New("was refused")
 	// ErrClosed: this Job or this Server is closed.
 	ErrClosed = errors.New("closed by this process")
 	// ErrTooLarge: Exchange was called with more than MaxData bytes.
@@ -48,19 +51,22 @@ func (e *EnvError) Unwrap() error { return e.Err }
 // RankError names the rank that made a round impossible. Every later round fails for the same
 // reason.
 type RankError struct {
-	Rank int
-	Err  error  // ErrDied, ErrLeft or ErrGaveUp
+	Rank int    // -1 if its process has no number that can be one of a rank
+	Err  error  // ErrDied, ErrLeft, ErrGaveUp or ErrRefused
 	Text string // details; may be empty
 }
 
 func (e *RankError) Error() string {
-	if e.Text == "" {
+	switch {
+	case e.Rank < 0:
+		return fmt.Sprintf("a process that is no rank %v: %s", e.Err, e.Text)
+	case e.Text == "":
 		return fmt.Sprintf("rank %d %v", e.Rank, e.Err)
 	}
 	return fmt.Sprintf("rank %d %v: %s", e.Rank, e.Err, e.Text)
 }
 
-// Unwrap returns ErrDied, ErrLeft or ErrGaveUp.
+// Unwrap returns ErrDied, ErrLeft, ErrGaveUp or ErrRefused.
 func (e *RankError) Unwrap() error { return e.Err }
 
 // AbortError says which rank ended the job, and why.
@@ -84,6 +90,9 @@ type RefusedError struct {
 func (e *RefusedError) Error() string {
 	return fmt.Sprintf("the rendezvous refused rank %d: %s", e.Rank, e.Why)
 }
+
+// Unwrap returns ErrRefused.
+func (e *RefusedError) Unwrap() error { return ErrRefused }
 
 // LauncherError names a launcher that has started this process without providing what Join needs,
 // and says what to do instead.

@@ -65,6 +65,7 @@ func parseIMPI(v *values) (c impiClient, err error) {
 		c.LocalRank = v.integer(EnvLocalRank, 0, max(c.LocalSize-1, 0))
 	}
 	c.Job = v.job()
+	c.Same = v.flag(EnvSame)
 	c.Secret, c.Insecure = v.secret(true)
 	if text := v.get(envIMPIKey); text != "" {
 		if c.key, err = strconv.ParseUint(text, 10, 64); err != nil || c.key == 0 {
@@ -112,7 +113,7 @@ func (s *started) close() {
 func (c *impiClient) start(ctx context.Context) (*started, error) {
 	within, cancel := wait.Patience(ctx, hostedPatience)
 	defer cancel()
-	ctx, stop := breakSilence(ctx, func() time.Duration { return 0 }, "boot: this rank waits for the IMPI server, or for its other clients", "rank", c.Rank)
+	ctx, stop := breakSilence(ctx, func() time.Duration { return 0 }, "waiting for the IMPI server, or for its other clients", "rank", c.Rank)
 	defer stop()
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
 		waitsFor(ctx, fmt.Errorf("at %s: no answer yet", c.server))

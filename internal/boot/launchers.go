@@ -3,7 +3,8 @@ package boot
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
+	"encoding/binary"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -122,14 +123,15 @@ var launchers = []launcher{
 }
 
 // inside returns the lookup for a launcher that was started inside 'sluice run', if there is one:
-// of our own variables, only those of the secret and of the library of PMIx then apply to its ranks too.
+// of our own variables, only those of the secret and of the library of PMIx, and that all ranks run the
+// same program, then apply to its ranks too.
 func (v *values) inside() func(string) (string, bool) {
 	if !v.set(EnvLauncher) {
 		return v.lookup
 	}
 	return func(name string) (string, bool) {
 		switch name {
-		case EnvSecret, EnvSecretFile, EnvInsecure, pmix.Env:
+		case EnvSecret, EnvSecretFile, EnvInsecure, EnvSame, pmix.Env:
 		default:
 			if strings.HasPrefix(name, "SLUICE_") {
 				return "", false
@@ -139,13 +141,15 @@ func (v *values) inside() func(string) (string, bool) {
 	}
 }
 
-// jobNamed returns an id for a job that its launcher calls name, the same on all ranks.
+// jobNamed returns an id for a job that its launcher calls name, the same on all ranks: as much of the name
+// as fits, and a number.
 func jobNamed(name string) string {
 	if len(name) <= maxJobID {
 		return name
 	}
 	sum := sha256.Sum256([]byte(name))
-	return hex.EncodeToString(sum[:])
+	number := fmt.Sprintf("~%020d", binary.BigEndian.Uint64(sum[:]))
+	return shorten(name, maxJobID-len(number)) + number
 }
 
 // place reads this process's rank and the size of the job.
@@ -153,6 +157,7 @@ func (v *values) place(rank, size string) (e Environment) {
 	e.Size = v.integer(size, 1, MaxSize)
 	e.Rank = v.integer(rank, 0, max(e.Size-1, 0))
 	e.LocalRank = -1
+	e.Same = v.flag(EnvSame)
 	return e
 }
 

@@ -31,6 +31,8 @@ type meeting struct {
 	// kill makes the launcher end the ranks that do not end themselves when the job is aborted; it
 	// may be nil.
 	kill func(code int)
+	// address is that of the rendezvous, for people; "" if only addresses as found are known.
+	address string
 	// arrival is how long the other ranks may take to come to a rendezvous run by rank 0 before
 	// they count as dead. 0: no limit.
 	arrival time.Duration
@@ -64,9 +66,9 @@ func (m *meeting) exchanger(ctx context.Context) (exchanger, error) {
 		if near.some.Load() {
 			return 0
 		}
-		return m.patience()
+		return m.patience(ctx)
 	}
-	ctx, stop := breakSilence(ctx, patience, "boot: this rank waits for the rendezvous", "rank", m.Rank, "size", m.Size)
+	ctx, stop := breakSilence(ctx, patience, "waiting for the rendezvous", "rank", m.Rank, "size", m.Size)
 	defer stop()
 	if !m.hosted || m.Rank != 0 || m.listen == nil {
 		c, _, err := m.dial(ctx, near, nil)
@@ -93,6 +95,7 @@ func (m *meeting) exchanger(ctx context.Context) (exchanger, error) {
 		Insecure: m.Insecure,
 		Logger:   loggerOf(ctx),
 		hosted:   true,
+		address:  m.hostAddress(ctx, ln),
 		lacks:    lacks,
 		kill:     m.kill,
 	})
@@ -125,6 +128,17 @@ func (m *meeting) exchanger(ctx context.Context) (exchanger, error) {
 	return h, nil
 }
 
+// hostAddress is the address of the rendezvous that this rank runs, for people.
+func (m *meeting) hostAddress(ctx context.Context, ln net.Listener) string {
+	if m.address != "" {
+		return m.address
+	}
+	if list, err := reachable(ctx, ln); err == nil && len(list) > 0 {
+		return list[0]
+	}
+	return ln.Addr().String()
+}
+
 // host is the exchange of the rank that runs the job's rendezvous.
 type host struct {
 	*client
@@ -148,7 +162,13 @@ func (h *host) close() error {
 	h.closeOnce.Do(func() {
 		h.undo()
 		h.closeErr = h.client.close()
-		h.server.await(farewellPatience, h.server.othersLeft)
+		absentees := farewellPatience
+		if h.server.mistaken() {
+			absentees = mistakePatience
+		}
+		if !h.server.await(absentees, h.server.othersLeft) {
+			h.server.await(farewellPatience-absentees, h.server.othersGone)
+		}
 		h.server.retire()
 	})
 	return h.closeErr

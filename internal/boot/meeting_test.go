@@ -94,7 +94,7 @@ func TestRefusalsAreTold(t *testing.T) {
 		says       string
 	}{
 		{2, 3, strings.Repeat("ab", 16), "peer claiming to be rank 2: the peer does not know the secret of the job"},
-		{1, 3, hexSecret, "refused rank 1: rank 1 is here"},
+		{1, 3, hexSecret, "refused rank 1: two processes have this number: "},
 		{2, 4, hexSecret, "refused rank 2: it believes that the job has 4 ranks, but the job has 3"},
 	} {
 		_, err := rank(ctx, c.rank, c.size, c.secret)
@@ -102,12 +102,19 @@ func TestRefusalsAreTold(t *testing.T) {
 		ranks.Eventually(t, func() bool { return strings.Contains(log.String(), c.says) })
 	}
 	kill(second)
-	require.ErrorIs(t, first.Barrier(ctx), ErrDied)
+	ranks.Eventually(t, func() bool { return first.Gone(ctx, 1) != nil })
 	require.NotContains(t, log.String(), "died")
+	for _, j := range []*Job{first, second} { // the first mistake of a process of this job has ended the round
+		err := j.Barrier(ctx)
+		if j == first {
+			require.ErrorIs(t, err, ErrRefused)
+			require.ErrorContains(t, err, "before all ranks had joined, rank 1 was refused: two processes have this number: ")
+		}
+	}
 	first.x.(*host).server.Close() // rank 2 will not come, and Close would wait for it
 }
 
-// A rank that waits in Join says so, once, and for what: also while an attempt goes on.
+// A rank that waits in Join says so, and for what: also while an attempt goes on.
 func TestSilenceIsTold(t *testing.T) {
 	defer func(was time.Duration) { silencePatience = was }(silencePatience)
 	silencePatience = 0
@@ -117,7 +124,7 @@ func TestSilenceIsTold(t *testing.T) {
 	nowhere := freeAddress(t)
 	for _, c := range []struct{ name, rank, server, says string }{
 		{"no rendezvous", "1", "SLUICE_SERVER=" + nowhere, "at " + nowhere},
-		{"mute rendezvous", "1", "SLUICE_SERVER=" + mute.Addr().String(), "at " + mute.Addr().String() + ": no answer yet"},
+		{"mute rendezvous", "1", "SLUICE_SERVER=" + mute.Addr().String(), "at " + mute.Addr().String() + ": "},
 		{"no such name", "0", "SLUICE_SERVER=no-such-host.invalid:1", "lookup no-such-host.invalid"},
 		{"no IMPI server", "0", "SLUICE_IMPI_SERVER=" + nowhere, "at " + nowhere},
 		{"mute IMPI server", "1", "SLUICE_IMPI_SERVER=" + mute.Addr().String(), "at " + mute.Addr().String() + ": no answer yet"},
@@ -130,11 +137,11 @@ func TestSilenceIsTold(t *testing.T) {
 				_, err := joinFrom(ctx, variables("SLUICE_RANK="+c.rank, "SLUICE_SIZE=2", c.server, "SLUICE_SECRET="+hexSecret))
 				joined <- err
 			}()
-			ranks.Eventually(t, func() bool { return strings.Contains(log.String(), "this rank waits for the") })
+			ranks.Eventually(t, func() bool { return strings.Contains(log.String(), "waiting for the") })
 			cancel()
 			require.ErrorIs(t, <-joined, context.Canceled)
 			require.Contains(t, log.String(), c.says)
-			require.Regexp(t, `"at most"=(1m0s|[0-9]+s) `, log.String(), "the deadline of Join comes before that of dial")
+			require.Regexp(t, `waited=0s "at most"=(1m0s|[0-9]+s)\n`, log.String(), "the deadline of Join comes before that of dial")
 			require.Equal(t, 1, strings.Count(log.String(), "\n"), log.String())
 		})
 	}
@@ -431,7 +438,7 @@ func TestAbsentAreNamed(t *testing.T) {
 	}
 	first, err := join("0")
 	require.NoError(t, err)
-	ranks.Eventually(t, func() bool { return strings.Contains(log.String(), "have not come to the rendezvous yet") })
-	require.Regexp(t, "ranks=[01]-3 size=4 address="+server, log.String(), "rank 0 may itself be on its way")
+	ranks.Eventually(t, func() bool { return strings.Contains(log.String(), "waiting for ranks ") })
+	require.Contains(t, log.String(), `msg="waiting for ranks 1-3 of 4 at `+server+`" rank=0 size=4`)
 	first.x.(*host).server.Close()
 }

@@ -32,6 +32,9 @@ const (
 	maxPMIKey = 64
 )
 
+// errLate is why a rank waits at its launcher.
+var errLate = errors.New("not all ranks of the job have called Join")
+
 // pmiPatience bounds the answer to anything but barrier_in: a variable for tests alone.
 var pmiPatience = 30 * time.Second
 
@@ -188,6 +191,8 @@ func (p *pmi) get(ctx context.Context) ([]byte, error) {
 
 // barrier waits for all ranks, without limit; what was put before it can be read after it.
 func (p *pmi) barrier(ctx context.Context) error {
+	waitsFor(ctx, errLate)
+	defer waitsFor(ctx, nil)
 	_, err := p.ask(ctx, 0, "barrier_out", "barrier_in")
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/sluice-hpc/sluice/internal/reach"
 	"github.com/sluice-hpc/sluice/internal/wait"
@@ -114,6 +115,7 @@ func (u *underPMI) join(ctx context.Context, v *values, e Environment) (*Job, er
 		return nil, err
 	}
 	e.Job = jobNamed(p.name)
+	e.Same = v.flag(EnvSame)
 	v.localPlace(&e, envHydraLocal, envHydraLocals)
 	if u.slurm = p.name == v.slurmStep(); u.slurm {
 		v.slurmLocalPlace(&e)
@@ -129,12 +131,15 @@ func (u *underPMI) join(ctx context.Context, v *values, e Environment) (*Job, er
 		}
 		return job, err
 	}
+	ctx, stop := breakSilence(ctx, func() time.Duration { return 0 }, "waiting for all other ranks, in the barrier of the launcher", "rank", e.Rank, "size", e.Size)
+	defer stop()
 	m := meeting{Environment: e, hosted: true}
 	if e.Rank != 0 {
 		w, err := p.whereabouts(ctx)
 		if err != nil {
 			return nil, err
 		}
+		stop()
 		m.Secret, m.find = w.secret, at(w.addresses...)
 		return m.join(ctx)
 	}
@@ -148,7 +153,9 @@ func (u *underPMI) join(ctx context.Context, v *values, e Environment) (*Job, er
 		if err := p.put(ctx, w.Append(nil)); err != nil {
 			return nil, err
 		}
-		return nil, p.barrier(ctx)
+		err = p.barrier(ctx)
+		stop()
+		return nil, err
 	}
 	if u.slurm {
 		m.kill = u.kill

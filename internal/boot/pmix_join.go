@@ -71,7 +71,7 @@ func joinPMIx(ctx context.Context, v *values) (*Job, error) {
 	if err != nil {
 		return nil, pmixError(err)
 	}
-	e := Environment{Rank: place.Rank, Size: place.Size, LocalRank: place.LocalRank, LocalSize: place.LocalSize, Job: jobNamed("pmix-" + place.Namespace)}
+	e := Environment{Rank: place.Rank, Size: place.Size, LocalRank: place.LocalRank, LocalSize: place.LocalSize, Job: jobNamed("pmix-" + place.Namespace), Same: v.flag(EnvSame)}
 	if e.LocalSize == 0 { // not all launchers tell the library
 		v.localPlace(&e, envOpenMPILocalRank, envOpenMPILocalSize)
 		v.slurmLocalPlace(&e)
@@ -91,7 +91,7 @@ func joinPMIx(ctx context.Context, v *values) (*Job, error) {
 		return job, err
 	}
 
-	ctx, stop := breakSilence(ctx, func() time.Duration { return 0 }, "boot: this rank waits for all others, in PMIx_Fence", "rank", e.Rank, "size", e.Size)
+	ctx, stop := breakSilence(ctx, func() time.Duration { return 0 }, "waiting for all other ranks, in PMIx_Fence", "rank", e.Rank, "size", e.Size)
 	defer stop()
 	m := meeting{Environment: e, hosted: true}
 	if e.Rank != 0 {
@@ -125,7 +125,7 @@ func joinPMIx(ctx context.Context, v *values) (*Job, error) {
 
 // meetByPMIx is the rest of the conversation: rank 0 announces w, all others read it.
 func meetByPMIx(ctx context.Context, c *pmix.Client, w *whereabouts) (whereabouts, error) {
-	waitsFor(ctx, errors.New("not all ranks of the job have called Join"))
+	waitsFor(ctx, errLate)
 	defer waitsFor(ctx, nil)
 	return unlessOver(ctx, func() (got whereabouts, err error) {
 		defer func() { err = errors.Join(err, c.Finalize()) }()

@@ -57,7 +57,7 @@ func TestThousandRanks(t *testing.T) {
 	require.Equal(t, int64(size), ln.accepted.Load())
 	bytesIn, bytesOut := ln.in.Load(), ln.out.Load()
 	w.mu.Lock()
-	name := len(w.members[0].name)
+	name := len(w.members[0].name) + len("\x00"+w.first.name+"\x00"+w.first.build+"\x00")
 	w.mu.Unlock()
 	perRankIn, perRankOut := int64(proofSize+headerSize+4+name), int64(proofSize+headerSize)
 	require.Equal(t, int64(size)*perRankIn, bytesIn)

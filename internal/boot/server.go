@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 )
 
 // ServerOptions describes the job that a rendezvous serves.
@@ -23,9 +22,10 @@ type ServerOptions struct {
 	Insecure bool         // admit ranks without a secret
 	Logger   *slog.Logger // strangers, refusals, deaths; nil for none
 
-	hosted bool            // by the process of rank 0
-	lacks  func(err error) // told that there is no descriptor for a connection; may be nil
-	kill   func(code int)  // ends what is left of an aborted job that is hosted; may be nil
+	hosted  bool            // by the process of rank 0
+	address string          // of the rendezvous, for people; "": that which each rank has used
+	lacks   func(err error) // told that there is no descriptor for a connection; may be nil
+	kill    func(code int)  // ends what is left of an aborted job that is hosted; may be nil
 }
 
 // maxStrangers is how many connections may be not yet admitted, beyond the size of the job.
@@ -45,28 +45,35 @@ type Server struct {
 	stop    func() bool // releases the context
 
 	mu        sync.Mutex
-	members   []member      // by rank
-	strangers []net.Conn    // not yet admitted, oldest first
-	warned    warned        // of those that were refused
-	round     uint32        // in progress
-	parts     [][]byte      // of the round, by rank; nil where not given yet
-	given     int           // number of parts
-	failed    *RankError    // why no further round can be completed
-	died      *RankError    // the first that died
-	abortion  *AbortError   // why the job is over
-	gone      int           // ranks that have left or died
-	unsent    int           // deliveries that wait, or are being written
-	changed   chan struct{} // closed and replaced when a rank goes or unsent becomes zero
-	closed    bool          // no connection is accepted any more
-	quit      chan struct{} // closed with closed
-	over      chan struct{} // closed when all ranks are gone, or the server is closed
-	aborted   chan struct{} // closed with abortion
+	members   []member       // by rank
+	strangers []net.Conn     // not yet admitted, oldest first
+	warned    warned         // of those that were refused
+	round     uint32         // in progress
+	parts     [][]byte       // of the round, by rank; nil where not given yet
+	given     int            // number of parts
+	failed    *RankError     // why no further round can be completed
+	died      *RankError     // the first that died
+	abortion  *AbortError    // why the job is over
+	gone      int            // ranks that have left or died
+	unsent    int            // deliveries that wait, or are being written
+	changed   chan struct{}  // closed and replaced when a rank goes or unsent becomes zero
+	closed    bool           // no connection is accepted any more
+	quit      chan struct{}  // closed with closed
+	suspects  map[int]string // why a process that said it was an absent rank was refused
+	first     *runs          // what the first rank to come runs
+	same      bool           // all ranks are to run the same
+	news      chan struct{}  // capacity 1: there is a new suspect
+	reporting bool           // since the first rank came
+	settled   chan struct{}  // closed when the first round is complete, or cannot be
+	over      chan struct{}  // closed when all ranks are gone, or the server is closed
+	aborted   chan struct{}  // closed with abortion
 }
 
 // member is the rendezvous's view of one rank.
 type member struct {
 	state   state
-	name    string // of its process
+	name    string   // of its process
+	other   *program // that it runs, if the first rank to come runs another
 	session *session
 }
 
@@ -107,6 +114,8 @@ func serve(ctx context.Context, ln net.Listener, o ServerOptions, strangers int)
 		changed: make(chan struct{}),
 		quit:    make(chan struct{}),
 		over:    make(chan struct{}),
+		news:    make(chan struct{}, 1),
+		settled: make(chan struct{}),
 		aborted: make(chan struct{}),
 	}
 	s.options.Secret = slices.Clone(o.Secret)
@@ -115,39 +124,7 @@ func serve(ctx context.Context, ln net.Listener, o ServerOptions, strangers int)
 	}
 	s.stop = context.AfterFunc(ctx, s.shutdown)
 	s.wg.Go(s.acceptAll)
-	if o.hosted {
-		first := silencePatience
-		s.wg.Go(func() { s.nameAbsent(first) })
-	}
 	return s, nil
-}
-
-// absentAgain is how often the ranks that have not come are named.
-const absentAgain = 30 * time.Second
-
-// nameAbsent logs which ranks have not come, after a while and then again and again, until all have.
-func (s *Server) nameAbsent(after time.Duration) {
-	timer := time.NewTimer(after)
-	defer timer.Stop()
-	for ; ; timer.Reset(absentAgain) {
-		select {
-		case <-timer.C:
-		case <-s.quit:
-			return
-		}
-		var absentees []int
-		s.mu.Lock()
-		for rank := range s.members {
-			if s.members[rank].state == absent {
-				absentees = append(absentees, rank)
-			}
-		}
-		s.mu.Unlock()
-		if len(absentees) == 0 {
-			return
-		}
-		s.log.Warn("boot: rank 0 waits for ranks that have not come to the rendezvous yet", "ranks", ranges(absentees), "size", len(s.members), "address", s.ln.Addr().String())
-	}
 }
 
 func (o *ServerOptions) check() error {
@@ -209,7 +186,11 @@ func (s *Server) Ended(rank int) {
 	if rank < 0 || rank >= len(s.members) || s.members[rank].state != absent {
 		return
 	}
-	s.depart(rank, dead, &RankError{Rank: rank, Err: ErrDied, Text: "it ended before it joined the job"})
+	text := "it ended before it joined the job"
+	if why := s.suspects[rank]; why != "" {
+		text += "; a process that said it was this rank was refused: " + why
+	}
+	s.depart(rank, dead, &RankError{Rank: rank, Err: ErrDied, Text: text})
 }
 
 // Close ends the rendezvous: it closes the listener and all connections, and returns when all of
@@ -230,6 +211,7 @@ func (s *Server) shutdown() {
 	}
 	s.closed = true
 	close(s.quit)
+	s.settle()
 	s.ln.Close()
 	for _, conn := range s.strangers {
 		conn.Close()
@@ -275,7 +257,7 @@ func (s *Server) receive(c *session, r *bufio.Reader) error {
 			m.text += ": " + late
 		}
 		s.depart(c.rank, idle, &RankError{Rank: c.rank, Err: m.reason.err(), Text: m.text})
-		s.send(c, s.failure()) // it asks for the reason
+		s.send(c, s.failure(c)) // it asks for the reason
 	case abort:
 		s.abortBy(c.rank, m)
 	case where:
@@ -310,7 +292,7 @@ func (s *Server) give(c *session, m part) error {
 	case s.parts[c.rank] != nil:
 		return fmt.Errorf("%w: second part for round %d", errProtocol, m.round)
 	case s.failed != nil:
-		s.send(c, s.failure())
+		s.send(c, s.failure(c))
 		return nil
 	}
 	s.parts[c.rank] = m.data
@@ -320,6 +302,8 @@ func (s *Server) give(c *session, m part) error {
 	}
 	whole := delivery{round: s.round, parts: s.parts}
 	s.round++
+	s.settle()
+	s.suspects = nil
 	s.parts = make([][]byte, len(s.members))
 	s.given = 0
 	for i := range s.members {
@@ -333,30 +317,16 @@ func (s *Server) late() string {
 	if s.failed != nil {
 		return ""
 	}
-	var missing, silent []int
-	for rank, data := range s.parts {
-		switch {
-		case data != nil:
-		case s.members[rank].state == absent:
-			missing = append(missing, rank)
-		default:
-			silent = append(silent, rank)
-		}
-	}
+	missing, silent := s.missing()
 	var list []string
-	for _, l := range []struct {
-		ranks []int
-		what  string
-	}{{missing, "not joined"}, {silent, "joined and not given to the round"}} {
-		switch len(l.ranks) {
-		case 0:
-		case 1:
-			list = append(list, fmt.Sprintf("rank %d has %s", l.ranks[0], l.what))
-		default:
-			list = append(list, fmt.Sprintf("ranks %s have %s", ranges(l.ranks), l.what))
-		}
+	if len(missing) > 0 {
+		list = append(list, some(missing, "has", "have")+" not joined")
 	}
-	return strings.Join(list, ", ")
+	if len(silent) > 0 {
+		list = append(list, some(silent, "has", "have")+" joined and not given to the round")
+	}
+	late := strings.Join(list, ", ")
+	return strings.Join(append([]string{late}, s.causes()...), "; ")
 }
 
 // maxRanges bounds how many ranges of ranks an explanation names.
@@ -387,16 +357,26 @@ func ranges(list []int) string {
 	return b.String()
 }
 
-// failure is the message that ends the round in progress. s.mu is held.
-func (s *Server) failure() delivery {
-	m := fail{round: s.round, rank: uint32(s.failed.Rank), text: shorten(s.failed.Text, maxText)}
+// failure is the message to a rank that ends the round in progress. s.mu is held.
+func (s *Server) failure(c *session) delivery {
+	m := fail{round: s.round, rank: uint32(int32(s.failed.Rank)), text: shorten(s.failed.Text, maxText)}
 	switch s.failed.Err {
 	case ErrLeft:
 		m.reason = reasonLeft
 	case ErrGaveUp:
 		m.reason = reasonGaveUp
+	case ErrRefused:
+		m.reason = reasonRefused
 	default:
 		m.reason = reasonDied
+	}
+	if c != nil && c.minor < reportMinor {
+		if m.reason == reasonRefused {
+			m.reason = reasonDied
+		}
+		if m.rank == noRank {
+			m.rank = uint32(c.rank)
+		}
 	}
 	return delivery{message: m.Append(nil)}
 }
@@ -411,29 +391,41 @@ func (s *Server) depart(rank int, to state, why *RankError) {
 	m.state = to
 	s.notify()
 	if to == dead {
-		s.log.Log(context.Background(), s.ownLevel(slog.LevelWarn), "rendezvous: rank died", "rank", rank, "process", m.name, "why", why.Text)
+		level := slog.LevelDebug
+		if why.Err == ErrDied { // else it was not admitted, as the log says
+			level = s.ownLevel(slog.LevelWarn)
+		}
+		s.log.Log(context.Background(), level, "rendezvous: rank died", "rank", rank, "process", m.name, "why", why.Text)
 		if s.died == nil {
 			s.died = why
 		}
 	} else {
 		s.log.Debug("rendezvous: rank leaves", "rank", rank, "why", why)
 	}
-	if s.failed == nil {
-		s.failed = why
-		failure := s.failure()
-		for i, data := range s.parts {
-			if data != nil && i != rank {
-				s.send(s.members[i].session, failure)
-			}
-		}
-		clear(s.parts)
-	}
+	s.fail(why)
 	if to == idle {
 		return
 	}
 	if s.gone++; s.gone == len(s.members) {
 		s.finish()
 	}
+}
+
+// fail makes the round in progress fail for the ranks that have contributed to it; others hear it when they
+// do. The reason why the first cannot be completed is told to all at once: the rendezvous may end before
+// they contribute. s.mu is held.
+func (s *Server) fail(why *RankError) {
+	if s.failed != nil {
+		return
+	}
+	s.failed = why
+	s.settle()
+	for i, data := range s.parts {
+		if c := s.members[i].session; (data != nil || s.round == 0) && i != why.Rank {
+			s.send(c, s.failure(c))
+		}
+	}
+	clear(s.parts)
 }
 
 // ownLevel lowers the level of log records that ranks return as errors, because rank 0, which hosts
@@ -450,6 +442,7 @@ func (s *Server) abortBy(rank int, m abort) {
 	if s.abortion != nil {
 		return
 	}
+	s.settle()
 	s.abortion = &AbortError{Rank: rank, Code: int(m.code), Why: m.text}
 	s.log.Log(context.Background(), s.ownLevel(slog.LevelError), "rendezvous: the job was aborted", "rank", rank, "code", m.code, "why", m.text)
 	m.rank = uint32(rank)

@@ -54,7 +54,7 @@ type stopping struct {
 func (stopping) Enabled(context.Context, slog.Level) bool { return true }
 
 func (s stopping) Handle(_ context.Context, r slog.Record) (err error) {
-	if strings.Contains(r.Message, "this rank waits for the") {
+	if strings.Contains(r.Message, "waiting for the") {
 		s.once.Do(func() { err = ranks.StopSelf() })
 	}
 	return err

@@ -42,14 +42,18 @@ var notOurs = regexp.MustCompile(`TEST|BENCH|VM|LAM|INTEROP|_SERVICE_|_PORT(_\d+
 
 // warnOfUnknown logs which variables of the environment, a list of NAME=value, nothing reads.
 func warnOfUnknown(ctx context.Context, environment []string) {
+	known := KnownVariables()
 	var names []string
 	for _, s := range environment {
 		name, _, _ := strings.Cut(s, "=")
-		if ours.MatchString(name) && !notOurs.MatchString(name) && !slices.Contains(KnownVariables(), name) {
+		if ours.MatchString(name) && !notOurs.MatchString(name) && !slices.Contains(known, name) {
+			if near := variable.Nearest(name, known); near != "" {
+				name += " (is it " + near + "?)"
+			}
 			names = append(names, name)
 		}
 	}
 	if len(names) > 0 {
-		loggerOf(ctx).Warn("the environment has variables that Sluice does not know, and ignores: look for misspelt names", "variables", names)
+		loggerOf(ctx).Warn("the environment has variables that Sluice does not know, and ignores: look for misspelt names", "variables", strings.Join(names, ", "))
 	}
 }

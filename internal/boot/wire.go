@@ -18,7 +18,7 @@ import (
 //	12 4  length of the body in bytes
 //
 //	kind      from        round  rank           body
-//	join      rank        -      the sender's   size of the job (4), name of the process
+//	join      rank        -      the sender's   size of the job (4), name of the process, [program]
 //	welcome   rendezvous  -      the receiver's -
 //	refuse    rendezvous  -      the receiver's text
 //	part      rank        k      the sender's   its data for round k
@@ -29,23 +29,32 @@ import (
 //	abort     both        -      the aborter    exit code (4), text
 //	where     rank        -      any            -
 //	          rendezvous  -      that one       reason (1), text; nothing if it is here, or to come
+//	report    rendezvous  -      the receiver's text: for which ranks the job waits, and why
 //
 // A dash is zero. The parts of a round are sent in rank order; the last one ends it. A rank that
 // gives up receives a fail with the reason why the round has failed. After leave a rank may still
 // receive, and send abort. A rendezvous run by rank 0 sends leave before it ends; it also answers
 // leave to a rank that joins again after it has left, because that rank means to join the next
 // rendezvous. No other rendezvous sends leave. A rank asks about one rank at a time.
+//
+// A process that cannot join says why in a leave in place of join, with the rank -1 if its own is no
+// number of a rank. Fail names such a rank, and one of a number that the job does not have, too.
+//
+// What is in brackets, that leave, report, and the reason refused are for minor versions from 2 on.
 const (
 	protocolName  = "sluice-boot"
 	protocolMajor = 1
-	protocolMinor = 1
+	protocolMinor = 2
 	whereMinor    = 1        // from which a rendezvous answers where
+	reportMinor   = 2        // from which either side knows program, report, and refused
 	serverName    = "server" // identity of the rendezvous in the proof
 )
 
 const (
 	headerSize = 16
-	maxName    = 128  // bytes of the name of a process
+	maxName    = 128 // bytes of the name of a process, and of a program
+	maxBuild   = 16  // bytes of what identifies the build of a program
+	maxJoin    = 4 + 2*maxName + maxBuild + 4
 	maxText    = 1024 // bytes of an explanation
 )
 
@@ -62,7 +71,11 @@ const (
 	kindLeave
 	kindAbort
 	kindWhere
+	kindReport
 )
+
+// noRank is the rank of a process whose own is no number of a rank: -1.
+const noRank = 1<<32 - 1
 
 func (k kind) String() string {
 	switch k {
@@ -82,6 +95,8 @@ func (k kind) String() string {
 		return "abort"
 	case kindWhere:
 		return "where"
+	case kindReport:
+		return "report"
 	}
 	return fmt.Sprintf("kind %d", uint8(k))
 }
@@ -102,8 +117,8 @@ func (s kinds) has(k kind) bool { return k < 16 && s&(1<<k) != 0 }
 func (k kind) bodyLimits() (least, most uint32) {
 	switch k {
 	case kindJoin:
-		return 4, 4 + maxName
-	case kindRefuse:
+		return 4, maxJoin
+	case kindRefuse, kindReport:
 		return 0, maxText
 	case kindPart:
 		return 0, MaxData
@@ -147,11 +162,11 @@ func parseHeader(b []byte) (h header, n int, err error) {
 	}
 	least, most := h.kind.bodyLimits()
 	switch {
-	case h.kind < kindJoin || h.kind > kindWhere:
+	case h.kind < kindJoin || h.kind > kindReport:
 		return header{}, 0, fmt.Errorf("%w: %v", errProtocol, h.kind)
 	case b[1] != 0 || b[2] != 0 || b[3] != 0:
 		return header{}, 0, fmt.Errorf("%w: %v: unknown flags", errProtocol, h.kind)
-	case h.rank >= MaxSize:
+	case h.rank >= MaxSize && (h.rank != noRank || h.kind != kindFail && h.kind != kindLeave):
 		return header{}, 0, fmt.Errorf("%w: %v: rank %d", errProtocol, h.kind, h.rank)
 	case h.kind != kindPart && h.kind != kindFail && h.round != 0:
 		return header{}, 0, fmt.Errorf("%w: %v: round %d", errProtocol, h.kind, h.round)
@@ -189,9 +204,12 @@ func parseMessage(b []byte) (m message, n int, err error) {
 func (h header) parseBody(body []byte) (message, error) {
 	switch h.kind {
 	case kindJoin:
-		m := join{rank: h.rank, size: binary.BigEndian.Uint32(body), name: string(body[4:])}
+		m := join{rank: h.rank, size: binary.BigEndian.Uint32(body)}
 		if m.size > MaxSize {
 			return nil, fmt.Errorf("%w: %v: job of %d ranks", errProtocol, h.kind, m.size)
+		}
+		if err := m.parseNames(string(body[4:])); err != nil {
+			return nil, err
 		}
 		return m, nil
 	case kindWelcome:
@@ -223,6 +241,8 @@ func (h header) parseBody(body []byte) (message, error) {
 			}
 		}
 		return m, nil
+	case kindReport:
+		return report{rank: h.rank, text: string(body)}, nil
 	}
 	return nil, fmt.Errorf("%w: %v", errProtocol, h.kind)
 }
@@ -253,15 +273,49 @@ func readMessage(r io.Reader, want kinds) (message, error) {
 
 // join asks to be a rank of the job.
 type join struct {
-	rank uint32
-	size uint32 // of the job, as known to the rank
-	name string // of the process, for messages to people; at most maxName bytes
+	rank    uint32
+	size    uint32 // of the job, as known to the rank
+	name    string // of the process, for messages to people; at most maxName bytes
+	program program
+}
+
+// program is what a process runs; without a name it is not known. On the wire its three parts follow the
+// name of the process, each after a zero byte.
+type program struct {
+	name  string // for people, at most maxName bytes
+	build string // identifies it, at most maxBuild bytes; may be empty
+	same  bool   // all ranks of the job are to run it
+}
+
+// parseNames sets the name of the process and the program.
+func (m *join) parseNames(names string) error {
+	parts := strings.Split(names, "\x00")
+	m.name = parts[0]
+	ok := len(m.name) <= maxName
+	if len(parts) > 1 && ok {
+		ok = len(parts) == 4 && parts[1] != "" && len(parts[1]) <= maxName && len(parts[2]) <= maxBuild && (parts[3] == "" || parts[3] == "1")
+		if ok {
+			m.program = program{name: parts[1], build: parts[2], same: parts[3] != ""}
+		}
+	}
+	if !ok {
+		return fmt.Errorf("%w: %v: %d bytes that are no names", errProtocol, kindJoin, len(names))
+	}
+	return nil
 }
 
 func (m join) Append(b []byte) []byte {
-	b = header{kind: kindJoin, rank: m.rank, length: uint32(4 + len(m.name))}.Append(b)
+	names := m.name
+	if p := m.program; p.name != "" {
+		same := ""
+		if p.same {
+			same = "1"
+		}
+		names = strings.Join([]string{m.name, p.name, p.build, same}, "\x00")
+	}
+	b = header{kind: kindJoin, rank: m.rank, length: uint32(4 + len(names))}.Append(b)
 	b = binary.BigEndian.AppendUint32(b, m.size)
-	return append(b, m.name...)
+	return append(b, names...)
 }
 
 // welcome admits a rank.
@@ -352,6 +406,17 @@ func (m where) Append(b []byte) []byte {
 	return append(b, m.text...)
 }
 
+// report says for which ranks the job waits, and why.
+type report struct {
+	rank uint32
+	text string // at most maxText bytes
+}
+
+func (m report) Append(b []byte) []byte {
+	b = header{kind: kindReport, rank: m.rank, length: uint32(len(m.text))}.Append(b)
+	return append(b, m.text...)
+}
+
 // reason says why a rank no longer takes part.
 type reason uint8
 
@@ -359,9 +424,10 @@ const (
 	reasonDied reason = 1 + iota
 	reasonLeft
 	reasonGaveUp
+	reasonRefused
 )
 
-func (r reason) valid() bool { return r >= reasonDied && r <= reasonGaveUp }
+func (r reason) valid() bool { return r >= reasonDied && r <= reasonRefused }
 
 // err returns the error value for r.
 func (r reason) err() error {
@@ -370,6 +436,8 @@ func (r reason) err() error {
 		return ErrLeft
 	case reasonGaveUp:
 		return ErrGaveUp
+	case reasonRefused:
+		return ErrRefused
 	}
 	return ErrDied
 }

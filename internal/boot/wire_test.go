@@ -25,6 +25,18 @@ var golden = []struct {
 		name:   6e6f6465373a34373131`,
 	},
 	{
+		join{rank: 3, size: 16, name: "node7:4711", program: program{name: "solve", build: "0123456789abcdef", same: true}},
+		`kind: 01000000
+		round:  00000000
+		rank:   00000003
+		length: 00000027
+		size:   00000010
+		name:   6e6f6465373a34373131 00
+		name:   736f6c7665 00
+		build:  30313233343536373839616263646566 00
+		same:   31`,
+	},
+	{
 		welcome{rank: 3},
 		`kind: 02000000
 		round:  00000000
@@ -79,6 +91,31 @@ var golden = []struct {
 		length: 00000005
 		reason: 03
 		text:   6c617465`,
+	},
+	{
+		fail{rank: noRank, reason: reasonRefused, text: "no"},
+		`kind: 05000000
+		round:  00000000
+		rank:   ffffffff
+		length: 00000003
+		reason: 04
+		text:   6e6f`,
+	},
+	{
+		leave{rank: noRank, reason: reasonGaveUp},
+		`kind: 06000000
+		round:  00000000
+		rank:   ffffffff
+		length: 00000001
+		reason: 03`,
+	},
+	{
+		report{rank: 5, text: "waiting"},
+		`kind: 09000000
+		round:  00000000
+		rank:   00000005
+		length: 00000007
+		text:   77616974696e67`,
 	},
 	{
 		abort{rank: 1, code: -2, text: "no"},
@@ -137,19 +174,27 @@ func TestBadMessages(t *testing.T) {
 	for name, wire := range map[string]string{
 		"short header":       "kind: 02000000 00000000 00000003 000000",
 		"kind 0":             "kind: 00000000 00000000 00000003 00000000",
-		"kind 9":             "kind: 09000000 00000000 00000003 00000000",
-		"where, reason 4":    "kind: 08000000 00000000 00000003 00000001 04",
+		"kind 10":            "kind: 0a000000 00000000 00000003 00000000",
+		"where, reason 5":    "kind: 08000000 00000000 00000003 00000001 05",
+		"where, rank -1":     "kind: 08000000 00000000 ffffffff 00000000",
+		"join, rank -1":      "kind: 01000000 00000000 ffffffff 00000004 00000004",
 		"flags":              "kind: 02010000 00000000 00000003 00000000",
 		"rank 2^20":          "kind: 02000000 00000000 00100000 00000000",
 		"welcome in a round": "kind: 02000000 00000001 00000003 00000000",
 		"welcome with body":  "kind: 02000000 00000000 00000003 00000001 00",
 		"short join":         "kind: 01000000 00000000 00000003 00000003 000000",
-		"long name":          "kind: 01000000 00000000 00000003 00000085" + strings.Repeat("00", 0x85),
+		"long name":          "kind: 01000000 00000000 00000003 00000085 00000004" + strings.Repeat("61", 0x81),
+		"longer names":       "kind: 01000000 00000000 00000003 0000011a" + strings.Repeat("00", 0x11a),
+		"one more name":      "kind: 01000000 00000000 00000003 0000000b 00000004 61006100610000",
+		"program, no name":   "kind: 01000000 00000000 00000003 00000008 00000004 61000000",
+		"long build":         "kind: 01000000 00000000 00000003 00000019 00000004 61006100" + strings.Repeat("61", 17) + "00",
+		"not the same":       "kind: 01000000 00000000 00000003 0000000a 00000004 610061000030",
 		"job of 2^20+1":      "kind: 01000000 00000000 00000003 00000004 00100001",
 		"part of 1 MiB + 1":  "kind: 04000000 00000000 00000003 00100001",
 		"truncated part":     "kind: 04000000 00000000 00000003 00000002 00",
 		"fail, reason 0":     "kind: 05000000 00000000 00000003 00000001 00",
-		"fail, reason 4":     "kind: 05000000 00000000 00000003 00000001 04",
+		"fail, reason 5":     "kind: 05000000 00000000 00000003 00000001 05",
+		"leave, refused":     "kind: 06000000 00000000 00000003 00000001 04",
 		"leave, reason died": "kind: 06000000 00000000 00000003 00000001 01",
 		"short abort":        "kind: 07000000 00000000 00000003 00000003 000000",
 	} {

@@ -10,7 +10,6 @@ package launch
 import (
 	"context"
 	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -112,6 +111,9 @@ type Options struct {
 	// Oversubscribe starts the ranks even if there are more than this host is estimated to support:
 	// see [LimitError].
 	Oversubscribe bool
+	// Same makes it an error that not all ranks run the same build of the same program: for example
+	// where the program starts another.
+	Same bool
 
 	// KillGrace is the time between SIGTERM and SIGKILL for a rank. Zero means DefaultKillGrace;
 	// less than zero means no SIGTERM.
@@ -227,6 +229,9 @@ func newJob(o Options) (*job, error) {
 		j.environment = os.Environ()
 	}
 	j.environment = boot.WithoutLauncher(j.environment)
+	if o.Same {
+		j.environment = append(j.environment, boot.EnvSame+"=1")
+	}
 	if o.Dir != "" {
 		// PWD must name the directory in which the program runs.
 		if dir, err := filepath.Abs(o.Dir); err == nil {
@@ -271,15 +276,13 @@ func (j *job) serve() error {
 			return fmt.Errorf("launch: rendezvous: %w", err)
 		}
 	}
-	id := make([]byte, 8)
-	rand.Read(id)
 	secret := make([]byte, 32)
 	rand.Read(secret)
 	j.env = boot.Environment{
 		Size:      j.Size,
 		LocalSize: j.Size,
 		Server:    ln.Addr().String(),
-		Job:       hex.EncodeToString(id),
+		Job:       jobName(),
 		Secret:    secret,
 		Launched:  true,
 	}
@@ -292,6 +295,12 @@ func (j *job) serve() error {
 		Secret: secret,
 	})
 	return err
+}
+
+// jobName is a name for a job of this process, in words for errors: the secret tells jobs apart.
+func jobName() string {
+	host, _ := os.Hostname()
+	return fmt.Sprintf("run by %d on %.20s, %s", os.Getpid(), host, time.Now().Format("Jan 2 15:04:05.000"))
 }
 
 // fork starts the ranks in its orders, and keeps its OS thread until there are no more orders: the

@@ -51,6 +51,47 @@ func Wrong(getenv func(string) string) (name, want string) {
 	return "", ""
 }
 
+// Nearest returns the name of the list that a misspelt one probably means; "" if none is near.
+func Nearest(misspelt string, names []string) string {
+	best, least := "", 1+max(1, len(misspelt)/6) // letters that may be wrong, and one more
+	for _, name := range names {
+		if d := distance(misspelt, name, least); d < least {
+			best, least = name, d
+		}
+	}
+	return best
+}
+
+// distance is how many letters are to be added, dropped, changed, or swapped with the next to make b of a;
+// at least most if it is more.
+func distance(a, b string, most int) int {
+	if max(len(a), len(b))-min(len(a), len(b)) >= most {
+		return most
+	}
+	var rows [3][]int // of the table, for the last three letters of a
+	for i := range rows {
+		rows[i] = make([]int, len(b)+1)
+	}
+	for j := range rows[0] {
+		rows[0][j] = j
+	}
+	for i := range len(a) {
+		before, last, row := rows[(i+2)%3], rows[i%3], rows[(i+1)%3]
+		row[0] = i + 1
+		for j := range len(b) {
+			changed := last[j]
+			if a[i] != b[j] {
+				changed++
+			}
+			row[j+1] = min(changed, last[j+1]+1, row[j]+1)
+			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
+				row[j+1] = min(row[j+1], before[j-1]+1)
+			}
+		}
+	}
+	return min(most, rows[len(a)%3][len(b)])
+}
+
 // Section is a part of the list.
 type Section struct {
 	Heading, Text string
@@ -61,6 +102,10 @@ type Section struct {
 func Sections() []Section {
 	number := func(name, meaning string) Variable { return Variable{name, meaning, Job, ""} }
 	return []Section{
+		{"Joining", "", []Variable{
+			{"SLUICE_JOIN_TIMEOUT", "how long `Join` waits until all ranks are there, as in `90s`, or `none`. If it is not set, a rank that does not find the rendezvous gives up after 2m, under `sluice run` after 30s. `channel.WithJoinTimeout` takes it as well", Rank, "10m"},
+			{"SLUICE_SAME", "1: all ranks are to run the same build of the same program. `sluice run --same` sets it; one rank that has it is enough", Rank, "they need not"},
+		}},
 		{"Transports", "", []Variable{
 			{"SLUICE_TRANSPORT", "comma-separated providers to try, in this order, and no others", Rank, "shm, ibv, tcp"},
 			{"SLUICE_IBVERBS", "the libibverbs to open", Rank, "the dynamic linker's"},
