@@ -165,8 +165,8 @@ func testTooMany(t *testing.T, b bed) {
 		cmd  *exec.Cmd
 		says []string
 	}{
-		{b.command(t, "args", "run", "-n", "100000", b.self, "here"), []string{"100000 ranks, at most ", "--oversubscribe starts them anyway"}},
-		{b.limited(t, "ulimit -n 64", "args", "run", "-n", "100", b.self, "here"), []string{"100 ranks, at most 6: ", "RLIMIT_NOFILE is 64", "raise the limit: ulimit -n"}},
+		{b.command(t, "args", "run", "-n", "100000", b.self, "here"), []string{"100000 ranks, at most ", "--oversubscribe "}},
+		{b.limited(t, "ulimit -n 64", "args", "run", "-n", "100", b.self, "here"), []string{"100 ranks, at most 6: ", "RLIMIT_NOFILE is 64", "--oversubscribe cannot help: raise ulimit -n"}},
 	} {
 		e := finish(t, c.cmd)
 		require.Equal(t, 125, e.status, e.stderr)
@@ -178,6 +178,7 @@ func testTooMany(t *testing.T, b bed) {
 	e := finish(t, b.limited(t, "ulimit -n 64", "wait", "run", "-n", "100", "--prefix", "--oversubscribe", b.self))
 	require.Equal(t, 126, e.status, e.stderr)
 	require.Contains(t, e.stderr, "too many open files")
+	require.Contains(t, e.stderr, "--oversubscribe cannot help: raise ulimit -n")
 	for line := range strings.Lines(e.stdout) {
 		_, pid, ok := strings.Cut(line, "pid ")
 		require.True(t, ok, line)

@@ -23,6 +23,7 @@ func newRun() *cobra.Command {
 		Stdout:  os.Stdout,
 		Stderr:  os.Stderr,
 		Signals: launch.Signals(),
+		Bind:    launch.Free,
 	}
 	cmd := &cobra.Command{
 		Use:   "run [-n N] [flags] [--] program [argument]...",
@@ -38,6 +39,7 @@ func newRun() *cobra.Command {
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.Args = args
+			o.Notice = func(text string) { fmt.Fprintln(cmd.ErrOrStderr(), "sluice run:", text) }
 			r, err := launch.Run(cmd.Context(), o)
 			return outcome(cmd, r, err)
 		},
@@ -54,7 +56,7 @@ func newRun() *cobra.Command {
 	flags.SetInterspersed(false) // arguments after the program belong to the program
 	flags.SortFlags = false
 	flags.IntVarP(&o.Size, "ranks", "n", 1, "`number` of processes")
-	flags.Var(&choice[launch.Bind]{&o.Bind, []string{"none", "core"}}, "bind", "core: bind rank i to the i-th CPU that sluice may use, taking one hardware thread of each core first; with more ranks than CPUs, neighbouring ranks share one. none: do not bind")
+	flags.Var(&choice[launch.Bind]{&o.Bind, []string{"none", "core", "free"}}, "bind", "free: bind each rank to a core of its own that no other sluice run of this host has claimed, or none if there are too few, if there is one rank, or if GOMAXPROCS or OMP_NUM_THREADS asks for several CPUs. core: bind rank i to the i-th CPU that sluice may use, taking one hardware thread of each core first; with more ranks than CPUs, neighbouring ranks share one. none: do not bind")
 	flags.BoolVar(&o.Prefix, "prefix", false, "put [rank] before each line of output, and write only whole lines")
 	flags.Var(&choice[launch.OnFailure]{&o.OnFailure, []string{"kill", "continue"}}, "on-failure", "what happens to the other ranks when a rank fails")
 	flags.BoolVar(&o.Oversubscribe, "oversubscribe", false, "start the ranks even if this host probably cannot run that many")
@@ -75,14 +77,20 @@ job; 126 or 127 if the program could not be started, 125 if sluice failed.
 When a rank fails, the others get SIGTERM, and SIGKILL if they do not end;
 with --on-failure=continue they go on. SIGINT, SIGTERM, SIGHUP, SIGQUIT,
 SIGUSR1, SIGUSR2, SIGTSTP and SIGCONT are forwarded to the ranks. A second
-SIGINT, SIGTERM, SIGHUP or SIGQUIT ends them. Standard input goes to rank 0.
+SIGINT, SIGTERM, SIGHUP or SIGQUIT ends them, and so does the first SIGTERM after
+--kill-grace. Standard input goes to rank 0.
 
 If SIGINT, SIGTERM, SIGHUP or SIGQUIT arrives before all ranks have been started, no
 more are started, and those that run are ended as after a failure.
 
 Run refuses to start more ranks than this host can probably take: 128 for each CPU
 (at least 256), and as many as RLIMIT_NPROC, RLIMIT_NOFILE, pids.max of the cgroup,
-the free memory and the kernel allow. --oversubscribe starts them anyway.
+the free memory, that of the cgroup, and the kernel allow. --oversubscribe starts them
+anyway; where a limit of the system would stop it, run says which to raise.
+
+Each rank has a core of its own if there are enough that no other sluice run of this
+host has claimed, and is bound to it (--bind free). Otherwise none is bound, and run
+says so. Ranks with several threads that compute need --bind none.
 
 A program that is started without any launcher is a job of one. The innermost
 launcher counts; see 'sluice help launchers' for others.
@@ -129,9 +137,14 @@ func outcome(cmd *cobra.Command, r launch.Result, err error) error {
 		}
 		tell("%v", err)
 		var start *launch.StartError
-		if limit := (*launch.LimitError)(nil); errors.As(err, &limit) && strings.HasPrefix(limit.What, "RLIMIT_NOFILE") {
-			tell("raise the limit: ulimit -n") // they could not be started
-		} else if limit != nil {
+		var limit *launch.LimitError
+		switch {
+		case !errors.As(err, &limit):
+		case limit.Raise != "":
+			tell("--oversubscribe cannot help: raise %s", limit.Raise)
+		case limit.Refused != nil:
+			tell("--oversubscribe cannot help beyond %d ranks: %s: raise %s", limit.Refused.Most, limit.Refused.What, limit.Refused.Raise)
+		default:
 			tell("--oversubscribe starts them anyway")
 		}
 		switch {

@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/sluice-hpc/sluice/internal/boot"
+	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/reach"
 )
 
@@ -46,6 +47,10 @@ const (
 	// program starts: a Go program sees one CPU and sets GOMAXPROCS to 1 unless the environment
 	// says otherwise.
 	Core
+	// Free binds each rank to a CPU of a core of its own that no other Run of this host has claimed. If
+	// there are not enough, or a variable such as GOMAXPROCS asks for several CPUs, and if there is one
+	// rank only, none is bound, and Notice is told why.
+	Free
 )
 
 // place returns the index of the CPU, of so many, to which a rank is bound.
@@ -102,6 +107,9 @@ type Options struct {
 	OnFailure OnFailure // Kill if zero
 	Bind      Bind      // None if zero
 
+	// Notice, if not nil, is told what a user may want to know of a job that is about to start.
+	Notice func(text string)
+
 	// Listener is where the ranks meet; Run closes it. nil: a port on loopback.
 	Listener net.Listener
 	// Place calls start, which starts a rank, in the place where the rank is to run: for example on
@@ -119,7 +127,7 @@ type Options struct {
 	// less than zero means no SIGTERM.
 	KillGrace time.Duration
 	// Signals are intercepted in this process while Run runs and forwarded to the ranks; see
-	// [Signals]. The second signal that means to end the program (SIGINT, SIGTERM, SIGHUP, SIGQUIT)
+	// [Signals]. Ranks that are still there KillGrace after SIGTERM are killed. The second signal that means to end the program (SIGINT, SIGTERM, SIGHUP, SIGQUIT)
 	// ends the ranks as the end of the context would, and so does the first while ranks are still
 	// being started. After SIGTSTP this process stops too.
 	Signals []os.Signal
@@ -183,8 +191,10 @@ func Run(ctx context.Context, o Options) (Result, error) {
 // job is one Run.
 type job struct {
 	Options
-	environment []string // without what launchers have said
-	cpus        []int    // to bind to; nil if not bound
+	environment []string    // without what launchers have said
+	cpus        []int       // to bind to; nil if not bound
+	claims      claims      // of their cores
+	beyond      *LimitError // what the system probably refuses; nil: nothing
 	server      *boot.Server
 	env         boot.Environment // of every rank, except its number
 	children    []*child         // by rank; those that have been started
@@ -204,10 +214,11 @@ func newJob(o Options) (*job, error) {
 		return bad("Args names no program")
 	case o.OnFailure != Kill && o.OnFailure != Continue:
 		return bad("OnFailure is %d", o.OnFailure)
-	case o.Bind != None && o.Bind != Core:
+	case o.Bind != None && o.Bind != Core && o.Bind != Free:
 		return bad("Bind is %d", o.Bind)
 	}
-	if err := o.bearable(o.bounds()); err != nil {
+	bounds := o.bounds()
+	if err := o.bearable(bounds); err != nil {
 		return nil, err
 	}
 	if o.KillGrace == 0 {
@@ -216,14 +227,7 @@ func newJob(o Options) (*job, error) {
 	if o.Place == nil {
 		o.Place = func(_ int, start func() error) error { return start() }
 	}
-	j := &job{Options: o, result: Result{Status: slices.Repeat([]int{-1}, o.Size), First: -1}}
-	if o.Bind == Core {
-		cpus, err := Cores()
-		if err != nil {
-			return nil, fmt.Errorf("launch: %w: %w", ErrBind, err)
-		}
-		j.cpus = cpus
-	}
+	j := &job{Options: o, beyond: o.exceeded(hard(bounds)), result: Result{Status: slices.Repeat([]int{-1}, o.Size), First: -1}}
 	j.environment = o.Env
 	if j.environment == nil {
 		j.environment = os.Environ()
@@ -238,10 +242,36 @@ func newJob(o Options) (*job, error) {
 			j.environment = append(j.environment, "PWD="+dir)
 		}
 	}
-	return j, nil
+	return j, j.bind()
+}
+
+// bind chooses the CPUs of the ranks, and says what is remarkable.
+func (j *job) bind() error {
+	notice := j.Notice
+	if notice == nil {
+		notice = func(string) {}
+	}
+	if cpus := runtime.NumCPU(); j.Size > cpus {
+		notice(fmt.Sprintf("%d ranks share %d CPUs: what they wait for may be waiting for a CPU", j.Size, cpus))
+	}
+	switch j.Bind {
+	case Core:
+		cpus, err := Cores()
+		if err != nil {
+			return fmt.Errorf("launch: %w: %w", ErrBind, err)
+		}
+		j.cpus = cpus
+		j.claimOwn()
+	case Free:
+		if why := j.bindFree(j.environment); why != "" {
+			notice(why)
+		}
+	}
+	return nil
 }
 
 func (j *job) run(ctx context.Context) (Result, error) {
+	defer j.claims.release()
 	if err := j.serve(); err != nil {
 		return j.result, err
 	}
@@ -255,12 +285,12 @@ func (j *job) run(ctx context.Context) (Result, error) {
 	close(w.orders)
 	thread.Wait()
 	j.in.close()
+	unread, cancel := context.WithTimeout(context.Background(), settle)
+	defer cancel()
 	if output := j.out.finish(settle); output != nil {
 		err = errors.Join(err, fmt.Errorf("launch: output: %w", output))
 	}
-	// The last output of a rank that is gone may still be unread.
-	unread, cancel := context.WithTimeout(context.Background(), settle)
-	defer cancel()
+	// The last words of a rank that is gone may still be unread.
 	j.server.Wait(unread)
 	j.result.Abort = j.server.Abort()
 	return j.result, err
@@ -345,6 +375,9 @@ func (j *job) startBatch(r ranks) (b batch) {
 			b.children = append(b.children, c)
 		}
 		if err != nil {
+			if j.beyond != nil && (errors.Is(err, syscall.EAGAIN) || errors.Is(err, limits.ErrFiles)) {
+				err = fmt.Errorf("%w: %w", err, j.beyond)
+			}
 			b.err = &StartError{Rank: rank, Err: err}
 			return b
 		}

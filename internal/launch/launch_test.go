@@ -387,6 +387,32 @@ func TestStubborn(t *testing.T) {
 	require.Equal(t, -1, r.result.First)
 }
 
+// One SIGTERM ends a job: ranks are told once, and killed after the grace.
+func TestTerminated(t *testing.T) {
+	o := options(t, 2, "stubborn")
+	o.Signals = Signals()
+	o.KillGrace = 50 * time.Millisecond
+	r := startRun(t, o)
+	r.out.next(t, 2)
+	require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGTERM))
+	<-r.done
+	require.NoError(t, r.err)
+	require.Equal(t, []int{137, 137}, r.result.Status)
+	require.Equal(t, 137, r.result.ExitStatus(), "a terminated job is no success")
+
+	o = options(t, 2, "catch")
+	o.Signals = Signals()
+	o.KillGrace = limit
+	r = startRun(t, o)
+	r.out.next(t, 2)
+	require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGTERM))
+	require.Equal(t, []string{"[0] got 15", "[1] got 15"}, r.out.next(t, 2))
+	require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGUSR2))
+	<-r.done
+	require.NoError(t, r.err)
+	require.Equal(t, []int{0, 0}, r.result.Status)
+}
+
 func TestContext(t *testing.T) {
 	r := startRun(t, options(t, 2, "wait"))
 	require.Equal(t, []string{"[0] ready", "[1] ready"}, r.out.next(t, 2))

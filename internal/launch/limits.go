@@ -3,6 +3,7 @@ package launch
 import (
 	"fmt"
 	"runtime"
+	"slices"
 )
 
 // LimitError: the job has more ranks than this host is estimated to support.
@@ -10,6 +11,11 @@ type LimitError struct {
 	Ranks int    // of the job
 	Most  int    // ranks that the host supports
 	What  string // what bounds them, with its figure
+	// Raise says what to raise where the system refuses what goes beyond the bound, so that Oversubscribe
+	// is of no use; empty if it does not.
+	Raise string
+	// Refused is the lowest bound with a Raise that the job exceeds as well, if this one has none.
+	Refused *LimitError
 }
 
 // Error names the number of ranks, the bound, and its cause.
@@ -19,8 +25,9 @@ func (e *LimitError) Error() string {
 
 // bound is the most ranks that a resource allows.
 type bound struct {
-	most int
-	what string
+	most  int
+	what  string
+	raise string // see LimitError
 }
 
 // Sharing CPUs beyond these figures is of use only to tests.
@@ -43,24 +50,34 @@ func (o *Options) filesPerRank() int {
 
 // bearable returns a [LimitError] for the lowest bound that the job exceeds.
 func (o *Options) bearable(bounds []bound) error {
-	if o.Oversubscribe {
+	e := o.exceeded(bounds)
+	if e == nil || o.Oversubscribe {
 		return nil
 	}
-	var worst *LimitError
+	if e.Raise == "" {
+		e.Refused = o.exceeded(hard(bounds))
+	}
+	return e
+}
+
+// exceeded is the lowest bound that the job exceeds; nil if it exceeds none.
+func (o *Options) exceeded(bounds []bound) (worst *LimitError) {
 	for _, b := range bounds {
 		if most := max(b.most, 0); o.Size > most && (worst == nil || most < worst.Most) {
-			worst = &LimitError{o.Size, most, b.what}
+			worst = &LimitError{Ranks: o.Size, Most: most, What: b.what, Raise: b.raise}
 		}
-	}
-	if worst == nil {
-		return nil
 	}
 	return worst
 }
 
+// hard are the bounds beyond which the system refuses to start ranks.
+func hard(bounds []bound) []bound {
+	return slices.DeleteFunc(slices.Clone(bounds), func(b bound) bool { return b.raise == "" })
+}
+
 // cpuBound bounds the ranks that share a number of CPUs.
 func cpuBound(cpus int) bound {
-	return bound{max(ranksAnyway, ranksPerCPU*cpus), fmt.Sprintf("%d CPUs support %d ranks each, and any host supports %d", cpus, ranksPerCPU, ranksAnyway)}
+	return bound{max(ranksAnyway, ranksPerCPU*cpus), fmt.Sprintf("%d CPUs support %d ranks each, and any host supports %d", cpus, ranksPerCPU, ranksAnyway), ""}
 }
 
 // bounds lists all bounds on the ranks of this host.

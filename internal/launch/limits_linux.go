@@ -17,8 +17,10 @@ import (
 const (
 	// tasksPerRank is the least number of threads of a Go program that communicates.
 	tasksPerRank = 4
-	// memoryPerRank is the least memory of such a program, in bytes.
+	// memoryPerRank is the least memory of such a program, in bytes, and memoryPerPair what each rank keeps
+	// of each: its address. Both are measured: docs/scale.md.
 	memoryPerRank = 4 << 20
+	memoryPerPair = 300
 	// ourFiles is how many descriptors are left to this process besides those of ranks.
 	ourFiles = 32
 )
@@ -32,23 +34,26 @@ func systemBounds(filesPerRank int) []bound {
 		list = append(list, fileBound(files.Cur, filesPerRank))
 	}
 	if unix.Getrlimit(unix.RLIMIT_NPROC, &tasks) == nil && !exempt(h) {
-		list = append(list, taskBound("RLIMIT_NPROC", tasks.Cur, ownTasks()))
+		list = append(list, taskBound("RLIMIT_NPROC", tasks.Cur, ownTasks(), "ulimit -u"))
 	}
 	return list
 }
 
 func fileBound(most uint64, perRank int) bound {
 	left := max(clamp(most)-ourFiles, 0)
-	return bound{left / perRank, fmt.Sprintf("RLIMIT_NOFILE is %d, and each rank uses %d descriptors of the launcher", most, perRank)}
+	return bound{left / perRank, fmt.Sprintf("RLIMIT_NOFILE is %d, and each rank uses %d descriptors of the launcher", most, perRank), "ulimit -n"}
 }
 
-func taskBound(name string, most, used uint64) bound {
+func taskBound(name string, most, used uint64, raise string) bound {
 	left := max(clamp(most)-clamp(used), 0)
-	return bound{left / tasksPerRank, fmt.Sprintf("%s is %d tasks, of which %d are in use, and each rank needs at least %d", name, most, used, tasksPerRank)}
+	return bound{left / tasksPerRank, fmt.Sprintf("%s is %d tasks, of which %d are in use, and each rank needs at least %d", name, most, used, tasksPerRank), raise}
 }
 
 func memoryBound(name string, left uint64) bound {
-	return bound{clamp(left) / memoryPerRank, fmt.Sprintf("%s leaves %d MiB, and each rank needs at least %d", name, left>>20, memoryPerRank>>20)}
+	// the larger n of memoryPerPair n² + memoryPerRank n = left
+	half := memoryPerRank / (2.0 * memoryPerPair)
+	most := math.Sqrt(half*half+float64(left)/memoryPerPair) - half
+	return bound{int(most), fmt.Sprintf("%s leaves %d MiB, and each rank needs at least %d, and %d bytes for each rank of the job", name, left>>20, memoryPerRank>>20, memoryPerPair), ""}
 }
 
 // clamp converts a number that may mean infinity to an int.
@@ -94,7 +99,7 @@ func tasks(h limits.Host) (list []bound) {
 			used, _ := strconv.ParseUint(all, 10, 64)
 			for _, name := range []string{"pid_max", "threads-max"} {
 				if most, ok := h.Number("proc/sys/kernel/" + name); ok {
-					list = append(list, taskBound("kernel."+name, most, used))
+					list = append(list, taskBound("kernel."+name, most, used, "sysctl kernel."+name))
 				}
 			}
 		}
@@ -102,7 +107,7 @@ func tasks(h limits.Host) (list []bound) {
 	for _, dir := range h.Groups("pids") {
 		if most, ok := h.Number(dir + "/pids.max"); ok {
 			used, _ := h.Number(dir + "/pids.current")
-			list = append(list, taskBound("pids.max in /"+dir, most, used))
+			list = append(list, taskBound("pids.max in /"+dir, most, used, "the limit on tasks of the batch job, service or container"))
 		}
 	}
 	return list

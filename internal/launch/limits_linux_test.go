@@ -38,13 +38,13 @@ func TestLimitError(t *testing.T) {
 
 // Of several bounds the least is told; ranks up to it are started.
 func TestBearable(t *testing.T) {
-	bounds := []bound{{300, "much"}, {100, "little"}, {200, "some"}, {-5, "less than nothing"}}
+	bounds := []bound{{300, "much", ""}, {100, "little", ""}, {200, "some", "it"}, {-5, "less than nothing", ""}}
 	for _, c := range []struct {
 		size, bounds int
 		most         int
 		what         string
 	}{
-		{100, 3, 0, ""}, {101, 3, 100, "little"}, {1000, 3, 100, "little"}, {1000, 1, 300, "much"}, {1, 4, 0, "less than nothing"}, {1, 0, 0, ""},
+		{100, 3, 0, ""}, {101, 3, 100, "little"}, {200, 3, 100, "little"}, {1000, 1, 300, "much"}, {1, 4, 0, "less than nothing"}, {1, 0, 0, ""},
 	} {
 		o := Options{Size: c.size}
 		err := o.bearable(bounds[:c.bounds])
@@ -52,8 +52,16 @@ func TestBearable(t *testing.T) {
 			require.NoError(t, err)
 			continue
 		}
-		require.Equal(t, &LimitError{c.size, c.most, c.what}, err)
+		require.Equal(t, &LimitError{Ranks: c.size, Most: c.most, What: c.what}, err)
 	}
+	o := Options{Size: 201, Oversubscribe: true}
+	require.NoError(t, o.bearable(bounds))
+	require.Equal(t, &LimitError{201, 200, "some", "it", nil}, o.exceeded(hard(bounds)))
+	o.Size = 200
+	require.Nil(t, o.exceeded(hard(bounds)))
+	var e *LimitError
+	require.ErrorAs(t, (&Options{Size: 201}).bearable(bounds[:3]), &e)
+	require.Equal(t, &LimitError{201, 100, "little", "", &LimitError{201, 200, "some", "it", nil}}, e)
 }
 
 // Sharing CPUs is in order, up to a point.
@@ -75,11 +83,13 @@ func TestBounds(t *testing.T) {
 		{fileBound(1024, 5), (1024 - ourFiles) / 5, "RLIMIT_NOFILE is 1024"},
 		{fileBound(10, 5), 0, "RLIMIT_NOFILE is 10"},
 		{fileBound(math.MaxUint64, 3), (math.MaxInt - ourFiles) / 3, ""},
-		{taskBound("RLIMIT_NPROC", 1000, 200), 200, "RLIMIT_NPROC is 1000 tasks, of which 200 are in use"},
-		{taskBound("RLIMIT_NPROC", 100, 200), 0, ""},
-		{taskBound("RLIMIT_NPROC", math.MaxUint64, 200), (math.MaxInt - 200) / tasksPerRank, ""},
-		{memoryBound("MemAvailable", 100<<20), 25, "MemAvailable leaves 100 MiB"},
-		{memoryBound("MemAvailable", math.MaxUint64), math.MaxInt / memoryPerRank, ""},
+		{taskBound("RLIMIT_NPROC", 1000, 200, "it"), 200, "RLIMIT_NPROC is 1000 tasks, of which 200 are in use"},
+		{taskBound("RLIMIT_NPROC", 100, 200, "it"), 0, ""},
+		{taskBound("RLIMIT_NPROC", math.MaxUint64, 200, "it"), (math.MaxInt - 200) / tasksPerRank, ""},
+		{memoryBound("MemAvailable", 100<<20), 24, "MemAvailable leaves 100 MiB"},
+		{memoryBound("MemAvailable", 16<<30), 3311, "each rank needs at least 4, and 300 bytes for each rank of the job"},
+		{memoryBound("MemAvailable", 0), 0, ""},
+		{memoryBound("MemAvailable", math.MaxUint64), 247963062, ""},
 	} {
 		require.Equal(t, c.most, c.b.most, c.b.what)
 		require.Contains(t, c.b.what, c.what)
@@ -113,7 +123,7 @@ func TestHost(t *testing.T) {
 			"proc/sys/kernel/pid_max":     "32768\n",
 			"proc/sys/kernel/threads-max": "2400\n",
 			"proc/meminfo":                "MemTotal:  16000000 kB\nMemAvailable:    8192 kB\n",
-		}, []int{(32768 - 400) / tasksPerRank, 500}, []int{2}},
+		}, []int{(32768 - 400) / tasksPerRank, 500}, []int{1}},
 		{"version 2", map[string]string{
 			"proc/self/cgroup":                                  "0::/user.slice/job.scope\n",
 			"proc/self/mountinfo":                               v2Mounts,
@@ -135,7 +145,7 @@ func TestHost(t *testing.T) {
 			"sys/fs/cgroup/memory/job/memory.limit_in_bytes":      "41943040\n",
 			"sys/fs/cgroup/memory/job/memory.usage_in_bytes":      "41943040\n",
 			"sys/fs/cgroup/memory/job/memory.stat":                "cache 1\ntotal_inactive_file 8388608\ntotal_active_file 12582912\n",
-		}, []int{10}, []int{9223372036854771712 / memoryPerRank, 5}},
+		}, []int{10}, []int{175334315, 4}},
 		{"container: what its own root is called outside", map[string]string{
 			"proc/self/cgroup":             "0::/docker/abc/inner\n",
 			"proc/self/mountinfo":          "30 23 0:26 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup rw\n",

@@ -44,7 +44,8 @@ func (c *child) ended() {
 // watch decides what happens to the ranks of a job.
 //
 //	starting ──(all started)──→ running ──(end)──→ ending ──(KillGrace)──→ killing
-//	   └───────────────(end, or a signal that means it)──────↗
+//	   └───────────────(end, or a signal that means it)──────↗                ↑
+//	                                 running ──(SIGTERM)──(KillGrace)─────────┘
 //
 // In every state, it finishes when all ranks that were started have ended and no others will be
 // started.
@@ -60,7 +61,8 @@ type watch struct {
 	held     []os.Signal // for all ranks, while some have not been started
 	ending   bool
 	killing  bool
-	requests int // signals that mean to end the program
+	expiring bool // SIGTERM has been forwarded, and KillGrace runs
+	requests int  // signals that mean to end the program
 	deadline *time.Timer
 }
 
@@ -197,6 +199,9 @@ func (w *watch) end() {
 		return
 	}
 	w.ending = true
+	if w.expiring {
+		return // they have been asked
+	}
 	if w.KillGrace < 0 {
 		w.kill()
 		return
@@ -224,7 +229,7 @@ func (w *watch) forwardHeld() {
 }
 
 // forward passes a signal on. The ranks may react to the first signal that means to end the
-// program, unless it comes before all ranks are there: an incomplete job cannot react. A second one
+// program, to SIGTERM for as long as KillGrace, unless it comes before all ranks are there: an incomplete job cannot react. A second one
 // means that the user has waited long enough, and a third one that the user does not want to wait
 // at all.
 func (w *watch) forward(s os.Signal) {
@@ -246,6 +251,10 @@ func (w *watch) forward(s os.Signal) {
 	switch w.requests {
 	case 1:
 		w.signal(s)
+		if s == terminate { // it comes from a batch system or a service manager, which kills this process next
+			w.expiring = true
+			w.deadline.Reset(max(w.KillGrace, 0))
+		}
 	case 2:
 		w.end()
 	default:
