@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	procs "github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
@@ -42,12 +44,17 @@ func ownClaims(t *testing.T) (cpus []int) {
 	return cpus
 }
 
+func twoOf(cpus []int) error {
+	if len(cpus) < 2 {
+		return errors.New("there is one")
+	}
+	return nil
+}
+
 // TestBindFree: ranks have cores that no other job has, and none where there are too few.
 func TestBindFree(t *testing.T) {
 	cpus := ownClaims(t)
-	if len(cpus) < 2 {
-		t.Skip("needs two cores")
-	}
+	need.Probe(t, "two CPUs", twoOf(cpus))
 	var notices []string
 	made := func(size int, bind Bind, env ...string) *job {
 		t.Helper()
@@ -92,7 +99,7 @@ func TestBindFree(t *testing.T) {
 
 // TestClaimDies: a claim ends with the process that has it, however that ends.
 func TestClaimDies(t *testing.T) {
-	cpus := ownClaims(t)
+	ownClaims(t)
 	cmd := procs.Command(procs.Within(t), "claim", claimed)
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
@@ -101,9 +108,6 @@ func TestClaimDies(t *testing.T) {
 	n, err := out.Read(b)
 	require.NoError(t, err)
 	require.Equal(t, "true <nil>", strings.TrimSpace(string(b[:n])))
-	if !slices.Contains(cpus, 0) {
-		t.Skip("needs CPU 0")
-	}
 	var c claims
 	defer c.release()
 	free, err := c.claim(0)
@@ -119,9 +123,7 @@ func TestClaimDies(t *testing.T) {
 // TestFreeRanks: the ranks of a job run where it has claimed, and leave nothing claimed.
 func TestFreeRanks(t *testing.T) {
 	cpus := ownClaims(t)
-	if len(cpus) < 2 {
-		t.Skip("needs two cores")
-	}
+	need.Probe(t, "two CPUs", twoOf(cpus))
 	o := options(t, 2, "cpus")
 	o.Bind = Free
 	o.Env = slices.DeleteFunc(o.Env, func(v string) bool {
