@@ -16,6 +16,7 @@ import (
 // commands are the subcommands of sluice; each is in the file of its name.
 var commands = []func() *cobra.Command{
 	newRun,
+	newAgent,
 	newServer,
 	newInfo,
 	newFanout,

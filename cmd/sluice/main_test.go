@@ -444,11 +444,17 @@ type session struct {
 
 func start(t *testing.T, cmd *exec.Cmd) *session {
 	t.Helper()
+	return startBy(t, cmd, cmd.Start)
+}
+
+// startBy is start where something else starts the command.
+func startBy(t *testing.T, cmd *exec.Cmd, start func() error) *session {
+	t.Helper()
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	s := &session{cmd: cmd, lines: bufio.NewScanner(out), stderr: new(logbuf.Buffer)}
 	cmd.Stderr = s.stderr
-	require.NoError(t, cmd.Start())
+	require.NoError(t, start())
 	t.Cleanup(func() {
 		cmd.Process.Kill()
 		cmd.Wait()

@@ -25,12 +25,15 @@ func newRun() *cobra.Command {
 		Signals: launch.Signals(),
 		Bind:    launch.Free,
 	}
+	var where placement
 	cmd := &cobra.Command{
-		Use:   "run [-n N] [flags] [--] program [argument]...",
-		Short: "Run N processes of a program on this host as the ranks of a job",
+		Use:   "run [-n N] [-H host[:slots],...] [flags] [--] program [argument]... [: [-n N] program [argument]...]...",
+		Short: "Run N processes of a program, on this host or others, as the ranks of a job",
 		Long:  runHelp(),
 		Example: `  sluice run -n 2 ./pingpong
-  sluice run -n 4 --bind core --prefix -- ./solve --grid 64`,
+  sluice run -n 4 --bind core --prefix -- ./solve --grid 64
+  sluice run -H hostA:4,hostB:4 ./solve --grid 64
+  sluice run -n 1 ./master : -n 7 ./worker`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return &usageError{cmd, errors.New("no program to run is given")}
@@ -38,8 +41,10 @@ func newRun() *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			o.Args = args
 			o.Notice = func(text string) { fmt.Fprintln(cmd.ErrOrStderr(), "sluice run:", text) }
+			if err := where.apply(cmd, &o, args); err != nil {
+				return &usageError{cmd, err}
+			}
 			r, err := launch.Run(cmd.Context(), o)
 			return outcome(cmd, r, err)
 		},
@@ -55,7 +60,8 @@ func newRun() *cobra.Command {
 	})
 	flags.SetInterspersed(false) // arguments after the program belong to the program
 	flags.SortFlags = false
-	flags.IntVarP(&o.Size, "ranks", "n", 1, "`number` of processes")
+	where.one.add(flags)
+	where.add(flags)
 	flags.Var(&choice[launch.Bind]{&o.Bind, []string{"none", "core", "free"}}, "bind", "free: bind each rank to a core of its own that no other sluice run of this host has claimed, or none if there are too few, if there is one rank, or if GOMAXPROCS or OMP_NUM_THREADS asks for several CPUs. core: bind rank i to the i-th CPU that sluice may use, taking one hardware thread of each core first; with more ranks than CPUs, neighbouring ranks share one. none: do not bind")
 	flags.BoolVar(&o.Prefix, "prefix", false, "put [rank] before each line of output, and write only whole lines")
 	flags.Var(&choice[launch.OnFailure]{&o.OnFailure, []string{"kill", "continue"}}, "on-failure", "what happens to the other ranks when a rank fails")
@@ -67,8 +73,8 @@ func newRun() *cobra.Command {
 
 func runHelp() string {
 	var b strings.Builder
-	b.WriteString(`Run starts N processes of a program on this host as the ranks of a job, provides
-their rendezvous, and waits for all of them.
+	b.WriteString(`Run starts N processes of a program, on this host or others, as the ranks of a job,
+provides their rendezvous, and waits for all of them.
 
 The exit status is that of the rank that failed first, 128 plus the number of
 the signal if a signal killed it, or the code with which a rank aborted the
@@ -94,6 +100,16 @@ says so. Ranks with several threads that compute need --bind none.
 
 A program that is started without any launcher is a job of one. The innermost
 launcher counts; see 'sluice help launchers' for others.
+
+With -H or --hostfile the ranks run on those hosts. On each of them ssh, without a
+question, starts this sluice again, by the same path; on this host, no ssh is needed.
+The ranks have the environment of ssh's shell there, and variables given with -x. The
+ranks must reach this host by TCP. The secret goes through standard input of ssh. A
+host that does not answer, or whose ssh ends, is lost, and its ranks have failed.
+When sluice ends, however that happens, so do the ranks.
+
+A colon separates several programs of one job, as in mpirun. Each has -n, -x and --wdir
+of its own; its ranks follow those of the program before.
 
 Run sets in the environment of each rank
 `)

@@ -55,7 +55,7 @@ func Variables() []variable.Variable {
 type Environment struct {
 	Rank, Size           int
 	LocalRank, LocalSize int    // -1 and 0 if not known
-	Server               string // host:port; may be empty in a job of one
+	Server               string // host:port, or several with commas if Launched; may be empty in a job of one
 	Job                  string
 	Secret               []byte // nil if Insecure
 	Insecure             bool
@@ -146,7 +146,7 @@ func parseEnvironment(lookup func(string) (string, bool)) (e Environment, found 
 	default:
 		v.fail(EnvLauncher, launcher, errors.New("want "+byRun+", or not set"))
 	}
-	e.Server = v.server(e.Size > 1)
+	e.Server = v.servers(e.Size > 1, e.Launched)
 	e.Job = v.job()
 	e.Same = v.flag(EnvSame)
 	e.Secret, e.Insecure = v.secret(e.Size > 1)
@@ -235,7 +235,9 @@ func (v *values) flag(name string) bool {
 	}
 }
 
-func (v *values) server(needed bool) string {
+func (v *values) server(needed bool) string { return v.servers(needed, false) }
+
+func (v *values) servers(needed, several bool) string {
 	value := v.get(EnvServer)
 	if value == "" {
 		if needed {
@@ -243,11 +245,27 @@ func (v *values) server(needed bool) string {
 		}
 		return ""
 	}
-	if err := checkServer(value); err != nil {
+	if err := checkServers(value, several); err != nil {
 		v.fail(EnvServer, value, err)
 		return ""
 	}
 	return value
+}
+
+// checkServers checks the address of a rendezvous, or several of the same.
+func checkServers(value string, several bool) error {
+	if !several {
+		return checkServer(value)
+	}
+	for i, a := range strings.SplitN(value, ",", maxAddresses+1) {
+		if i == maxAddresses {
+			return fmt.Errorf("more than %d addresses", maxAddresses)
+		}
+		if err := checkServer(a); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func checkServer(value string) error {
@@ -391,7 +409,7 @@ func (e *Environment) check() error {
 	case e.Server == "" && e.Size > 1:
 		return errors.New("no Server")
 	case e.Server != "":
-		if err := checkServer(e.Server); err != nil {
+		if err := checkServers(e.Server, e.Launched); err != nil {
 			return fmt.Errorf("server %q: %w", e.Server, err)
 		}
 	}
@@ -411,7 +429,9 @@ func (e *Environment) join(ctx context.Context) (*Job, error) {
 		return job, err
 	}
 	m := meeting{Environment: *e, find: at(e.Server), hosted: !e.Launched, address: e.Server}
-	if !e.Launched {
+	if e.Launched {
+		m.find = at(strings.Split(e.Server, ",")...)
+	} else {
 		m.listen = func(ctx context.Context) (net.Listener, error) { return listenAt(ctx, e.Server) }
 	}
 	return m.join(ctx)

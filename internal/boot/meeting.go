@@ -252,6 +252,10 @@ func resolve(ctx context.Context, name string) ([]netip.Addr, error) {
 // maxAddresses is the most addresses of rank 0 that are announced.
 const maxAddresses = 64
 
+// Reachable returns the addresses at which other hosts may reach ln, the likely ones first: together, with
+// commas between them, they may be the Server of an Environment that is Launched.
+func Reachable(ln net.Listener) ([]string, error) { return reachable(context.Background(), ln) }
+
 // reachable returns the addresses at which other hosts may reach ln, the likely ones first;
 // loopback comes last, for ranks of this host if there is nothing else.
 func reachable(ctx context.Context, ln net.Listener) ([]string, error) {

@@ -193,6 +193,20 @@ func (s *Server) Ended(rank int) {
 	s.depart(rank, dead, &RankError{Rank: rank, Err: ErrDied, Text: text})
 }
 
+// Lost tells the server that a rank is gone with its host, for a reason: its connection would report that
+// only after a while.
+func (s *Server) Lost(rank int, why error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if rank < 0 || rank >= len(s.members) {
+		return
+	}
+	s.depart(rank, dead, &RankError{Rank: rank, Err: ErrDied, Text: shorten(why.Error(), maxText)})
+	if c := s.members[rank].session; c != nil {
+		c.conn.Close()
+	}
+}
+
 // Close ends the rendezvous: it closes the listener and all connections, and returns when all of
 // its goroutines have ended. Ranks that are still there get ErrServerLost. Closing again does
 // nothing.

@@ -1,5 +1,5 @@
-// Package launch starts the ranks of a job as processes of this host, gives them a rendezvous
-// (package boot), and leaves nothing behind when they end.
+// Package launch starts the ranks of a job as processes of this host or, through agents, of several,
+// gives them a rendezvous (package boot), and leaves nothing behind when they end.
 //
 // Each rank leads a process group of its own. A rank ends when the process that was started ends;
 // processes left in its group are killed then. A process that moves to another group or session is
@@ -19,6 +19,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -88,10 +89,15 @@ func (e *StartError) Unwrap() error { return e.Err }
 
 // Options describes the job to run.
 type Options struct {
-	Size int      // number of ranks, 1 to boot.MaxSize
-	Args []string // the program, looked up in PATH, and its arguments
-	Env  []string // environment as NAME=value; nil for that of this process
-	Dir  string   // working directory; empty for that of this process
+	Size int       // number of ranks, 1 to boot.MaxSize
+	Args []string  // the program, looked up in PATH, and its arguments
+	Env  []string  // environment as NAME=value; nil for that of this process
+	Set  []string  // variables besides, which override those of Env, on all hosts
+	Dir  string    // working directory; empty for that of this process
+	More []Program // further programs, whose ranks follow
+
+	// Hosts are where the ranks run; nil: on this host.
+	Hosts *Hosts
 
 	// Stdin is the standard input of rank 0. The other ranks, and rank 0 if it is nil, have empty
 	// input. A file that is not a terminal is passed on as it is. From anything else Run copies, in
@@ -131,6 +137,16 @@ type Options struct {
 	// ends the ranks as the end of the context would, and so does the first while ranks are still
 	// being started. After SIGTSTP this process stops too.
 	Signals []os.Signal
+
+	part *part // of an agent
+}
+
+// Program is one of several programs of a job. See [Options] for its fields.
+type Program struct {
+	Size int
+	Args []string
+	Set  []string
+	Dir  string
 }
 
 // Result describes how the ranks ended.
@@ -191,34 +207,58 @@ func Run(ctx context.Context, o Options) (Result, error) {
 // job is one Run.
 type job struct {
 	Options
+	programs    []program
 	environment []string    // without what launchers have said
 	cpus        []int       // to bind to; nil if not bound
 	claims      claims      // of their cores
 	beyond      *LimitError // what the system probably refuses; nil: nothing
 	server      *boot.Server
 	env         boot.Environment // of every rank, except its number
-	children    []*child         // by rank; those that have been started
+	children    []*child         // by rank; nil if not started
 	in          input
 	out         output
 	result      Result
+}
+
+// program is a program as this process, or an agent, starts it.
+type program struct {
+	Program
+	environment []string // without what describes the rank
+	path        string   // of the file, if that is not Args[0]
 }
 
 func newJob(o Options) (*job, error) {
 	bad := func(format string, a ...any) (*job, error) {
 		return nil, fmt.Errorf("launch: %w: %s", ErrOptions, fmt.Sprintf(format, a...))
 	}
+	var programs []program
+	all := append([]Program{{o.Size, o.Args, o.Set, o.Dir}}, o.More...)
+	o.Size = 0
+	for _, p := range all {
+		switch {
+		case p.Size < 1 || p.Size > boot.MaxSize-o.Size:
+			return bad("%d ranks, want 1 to %d", p.Size, boot.MaxSize)
+		case len(p.Args) == 0:
+			return bad("Args names no program")
+		}
+		o.Size += p.Size
+		programs = append(programs, program{Program: p})
+	}
+	if o.part != nil {
+		o.Size, programs = len(o.part.ranks), o.part.programs
+	}
 	switch {
-	case o.Size < 1 || o.Size > boot.MaxSize:
-		return bad("%d ranks, want 1 to %d", o.Size, boot.MaxSize)
-	case len(o.Args) == 0:
-		return bad("Args names no program")
 	case o.OnFailure != Kill && o.OnFailure != Continue:
 		return bad("OnFailure is %d", o.OnFailure)
 	case o.Bind != None && o.Bind != Core && o.Bind != Free:
 		return bad("Bind is %d", o.Bind)
 	}
-	bounds := o.bounds()
-	if err := o.bearable(bounds); err != nil {
+	bounds := o.bounds
+	if o.Hosts != nil {
+		bounds = o.fleetBounds
+	}
+	list := bounds()
+	if err := o.bearable(list); err != nil {
 		return nil, err
 	}
 	if o.KillGrace == 0 {
@@ -227,7 +267,8 @@ func newJob(o Options) (*job, error) {
 	if o.Place == nil {
 		o.Place = func(_ int, start func() error) error { return start() }
 	}
-	j := &job{Options: o, beyond: o.exceeded(hard(bounds)), result: Result{Status: slices.Repeat([]int{-1}, o.Size), First: -1}}
+	j := &job{Options: o, programs: programs, beyond: o.exceeded(hard(list)), result: Result{Status: slices.Repeat([]int{-1}, o.Size), First: -1}}
+	j.children = make([]*child, o.Size)
 	j.environment = o.Env
 	if j.environment == nil {
 		j.environment = os.Environ()
@@ -236,10 +277,19 @@ func newJob(o Options) (*job, error) {
 	if o.Same {
 		j.environment = append(j.environment, boot.EnvSame+"=1")
 	}
-	if o.Dir != "" {
-		// PWD must name the directory in which the program runs.
-		if dir, err := filepath.Abs(o.Dir); err == nil {
-			j.environment = append(j.environment, "PWD="+dir)
+	for i := range programs {
+		p := &programs[i]
+		p.environment = slices.Concat(j.environment, p.Set)
+		if p.Dir != "" {
+			// PWD must name the directory in which the program runs.
+			if dir, err := filepath.Abs(p.Dir); err == nil {
+				p.environment = append(p.environment, "PWD="+dir)
+			}
+		}
+	}
+	if o.Hosts != nil {
+		if err := o.Hosts.check(o.Size, o.Oversubscribe); err != nil {
+			return nil, fmt.Errorf("launch: %w: %w", ErrOptions, err)
 		}
 	}
 	return j, j.bind()
@@ -247,6 +297,9 @@ func newJob(o Options) (*job, error) {
 
 // bind chooses the CPUs of the ranks, and says what is remarkable.
 func (j *job) bind() error {
+	if j.Hosts != nil {
+		return nil // each agent binds its ranks
+	}
 	notice := j.Notice
 	if notice == nil {
 		notice = func(string) {}
@@ -270,17 +323,49 @@ func (j *job) bind() error {
 	return nil
 }
 
+// rank is the rank of the i-th process of this Run.
+func (j *job) rank(i int) int {
+	if j.part != nil {
+		return j.part.ranks[i].rank
+	}
+	return i
+}
+
+// program is the program of the i-th process of this Run.
+func (j *job) program(i int) *program {
+	if j.part != nil {
+		return &j.programs[j.part.ranks[i].program]
+	}
+	return &j.programs[j.programOf(i)]
+}
+
+// programOf returns the index of the program of a rank.
+func (j *job) programOf(rank int) (k int) {
+	for rank >= j.programs[k].Size {
+		rank -= j.programs[k].Size
+		k++
+	}
+	return k
+}
+
 func (j *job) run(ctx context.Context) (Result, error) {
 	defer j.claims.release()
-	if err := j.serve(); err != nil {
-		return j.result, err
+	if j.part == nil {
+		if err := j.serve(); err != nil {
+			return j.result, err
+		}
+		defer j.server.Close()
 	}
-	defer j.server.Close()
 	w := newWatch(j) // before the first rank is there: it must not miss a signal
 	defer w.close()
 
 	var thread sync.WaitGroup
-	thread.Go(func() { j.fork(w.orders, w.started) })
+	if j.Hosts != nil {
+		w.fleet = newFleet(w)
+		thread.Go(w.fleet.run)
+	} else {
+		thread.Go(func() { j.fork(w.orders, w.started) })
+	}
 	err := w.untilAllEnded(ctx)
 	close(w.orders)
 	thread.Wait()
@@ -289,6 +374,9 @@ func (j *job) run(ctx context.Context) (Result, error) {
 	defer cancel()
 	if output := j.out.finish(settle); output != nil {
 		err = errors.Join(err, fmt.Errorf("launch: output: %w", output))
+	}
+	if j.server == nil {
+		return j.result, err
 	}
 	// The last words of a rank that is gone may still be unread.
 	j.server.Wait(unread)
@@ -302,16 +390,29 @@ func (j *job) serve() error {
 	ln := j.Listener
 	if ln == nil {
 		var err error
-		if ln, err = reach.ListenLoopback(context.Background()); err != nil {
+		listen := reach.ListenLoopback
+		if j.Hosts != nil {
+			listen = reach.ListenAny
+		}
+		if ln, err = listen(context.Background()); err != nil {
 			return fmt.Errorf("launch: rendezvous: %w", err)
 		}
+	}
+	server := ln.Addr().String()
+	if j.Hosts != nil {
+		addresses, err := boot.Reachable(ln)
+		if err != nil {
+			ln.Close()
+			return fmt.Errorf("launch: rendezvous: %w", err)
+		}
+		server = strings.Join(addresses, ",")
 	}
 	secret := make([]byte, 32)
 	rand.Read(secret)
 	j.env = boot.Environment{
 		Size:      j.Size,
 		LocalSize: j.Size,
-		Server:    ln.Addr().String(),
+		Server:    server,
 		Job:       jobName(),
 		Secret:    secret,
 		Launched:  true,
@@ -353,6 +454,7 @@ type ranks struct{ first, end int }
 type batch struct {
 	children []*child
 	err      error // why there are no more
+	more     bool  // the agent will start more of them
 }
 
 func (j *job) startBatch(r ranks) (b batch) {
@@ -362,7 +464,7 @@ func (j *job) startBatch(r ranks) (b batch) {
 		if j.cpus != nil {
 			undo, err := bindThread(j.cpus[place(rank, j.Size, len(j.cpus))])
 			if err != nil {
-				b.err = &StartError{Rank: rank, Err: fmt.Errorf("%w: %w", ErrBind, err)}
+				b.err = &StartError{Rank: j.rank(rank), Err: fmt.Errorf("%w: %w", ErrBind, err)}
 				return b
 			}
 			if rank == r.first {
@@ -370,7 +472,7 @@ func (j *job) startBatch(r ranks) (b batch) {
 			}
 		}
 		var c *child
-		err := j.Place(rank, func() (err error) { c, err = j.start(rank); return err })
+		err := j.Place(j.rank(rank), func() (err error) { c, err = j.start(rank); return err })
 		if c != nil {
 			b.children = append(b.children, c)
 		}
@@ -378,20 +480,23 @@ func (j *job) startBatch(r ranks) (b batch) {
 			if j.beyond != nil && (errors.Is(err, syscall.EAGAIN) || errors.Is(err, limits.ErrFiles)) {
 				err = fmt.Errorf("%w: %w", err, j.beyond)
 			}
-			b.err = &StartError{Rank: rank, Err: err}
+			b.err = &StartError{Rank: j.rank(rank), Err: err}
 			return b
 		}
 	}
 	return b
 }
 
-// start starts one rank, from the calling thread.
-func (j *job) start(rank int) (*child, error) {
-	env := j.env
-	env.Rank, env.LocalRank = rank, rank
-	cmd := exec.Command(j.Args[0], j.Args[1:]...)
-	cmd.Env = append(slices.Clip(j.environment), env.Environ()...)
-	cmd.Dir = j.Dir
+// start starts the i-th process, from the calling thread.
+func (j *job) start(i int) (*child, error) {
+	env, p, rank := j.env, j.program(i), j.rank(i)
+	env.Rank, env.LocalRank = rank, i
+	cmd := exec.Command(p.Args[0], p.Args[1:]...)
+	if p.path != "" {
+		cmd.Path, cmd.Err = p.path, nil
+	}
+	cmd.Env = append(slices.Clip(p.environment), env.Environ()...)
+	cmd.Dir = p.Dir
 	cmd.SysProcAttr = attributes()
 
 	if rank == 0 && j.Stdin != nil {
@@ -430,5 +535,5 @@ func (j *job) start(rank int) (*child, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	return &child{cmd: cmd}, nil
+	return &child{index: i, cmd: cmd}, nil
 }

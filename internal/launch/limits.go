@@ -80,6 +80,14 @@ func cpuBound(cpus int) bound {
 	return bound{max(ranksAnyway, ranksPerCPU*cpus), fmt.Sprintf("%d CPUs support %d ranks each, and any host supports %d", cpus, ranksPerCPU, ranksAnyway), ""}
 }
 
+// fleetBounds lists the bounds on the ranks of a job whose ranks run on other hosts: those for each host
+// its agent knows.
+func (o *Options) fleetBounds() []bound { return descriptorBound(1, filesPerAgent*len(o.Hosts.List)) }
+
+// filesPerAgent is how many descriptors of this process an agent takes: three pipes, and one that reports
+// the end of its shell.
+const filesPerAgent = 4
+
 // bounds lists all bounds on the ranks of this host.
 func (o *Options) bounds() []bound {
 	return append(systemBounds(o.filesPerRank()), cpuBound(runtime.NumCPU()))

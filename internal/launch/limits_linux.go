@@ -29,14 +29,21 @@ const (
 func systemBounds(filesPerRank int) []bound {
 	h := limits.Host{FS: os.DirFS("/")}
 	list := append(tasks(h), memory(h)...)
-	var files, tasks unix.Rlimit
-	if unix.Getrlimit(unix.RLIMIT_NOFILE, &files) == nil {
-		list = append(list, fileBound(files.Cur, filesPerRank))
-	}
+	list = append(list, descriptorBound(filesPerRank, 0)...)
+	var tasks unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NPROC, &tasks) == nil && !exempt(h) {
 		list = append(list, taskBound("RLIMIT_NPROC", tasks.Cur, ownTasks(), "ulimit -u"))
 	}
 	return list
+}
+
+// descriptorBound lists the bound set by RLIMIT_NOFILE where so many descriptors are taken besides.
+func descriptorBound(perRank, besides int) []bound {
+	var files unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &files) != nil {
+		return nil
+	}
+	return []bound{fileBound(files.Cur-min(files.Cur, uint64(besides)), perRank)}
 }
 
 func fileBound(most uint64, perRank int) bound {

@@ -109,14 +109,19 @@ func (o *output) file(w io.Writer, prefix string) (handed, error) {
 	o.wg.Go(func() {
 		defer ours.Close() // ranks that still write get a broken pipe
 		if err := drain(ours, write); err != nil {
-			o.mu.Lock()
-			defer o.mu.Unlock()
-			if o.err == nil {
-				o.err = err
-			}
+			o.fail(err)
 		}
 	})
 	return handed{theirs, true}, nil
+}
+
+// fail notes that output was lost.
+func (o *output) fail(err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.err == nil {
+		o.err = err
+	}
 }
 
 // whole returns a function that writes text to w without interruption by others.

@@ -15,17 +15,26 @@ import (
 
 // child is the process of one rank.
 type child struct {
-	cmd *exec.Cmd
+	index int       // of its job
+	far   *agent    // which has it; nil: this process
+	cmd   *exec.Cmd // nil if far
 
 	mu     sync.Mutex
 	reaped bool // its number may soon belong to another process
 }
 
 // exit reports that a rank has ended.
-type exit struct{ rank, status int }
+type exit struct {
+	rank, status int
+	lost         error // with its host; the same of all ranks there
+}
 
 // signal sends s to the group of the child, if the child is still there.
 func (c *child) signal(s os.Signal) {
+	if c.far != nil {
+		c.far.signal(c.index, s)
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.reaped {
@@ -55,9 +64,10 @@ type watch struct {
 	started chan batch // by fork; one for each order
 	exits   chan exit
 	signals chan os.Signal
+	fleet   *fleet // in place of fork; nil: none
 
 	ordered  int         // ranks that have been started, or are being
-	busy     bool        // fork has an order
+	busy     int         // batches to come: of fork, or at least one of each agent
 	held     []os.Signal // for all ranks, while some have not been started
 	ending   bool
 	killing  bool
@@ -98,26 +108,39 @@ func (w *watch) close() {
 // untilAllEnded starts the ranks and returns when none is left. The error is that of the start,
 // joined with that of ctx.
 func (w *watch) untilAllEnded(ctx context.Context) (err error) {
-	canceled, aborted := ctx.Done(), w.server.Aborted()
-	for alive := 0; w.busy || alive > 0 || w.starting(); {
+	canceled, aborted := ctx.Done(), (<-chan struct{})(nil)
+	if w.server != nil {
+		aborted = w.server.Aborted()
+	}
+	if w.fleet != nil {
+		w.ordered, w.busy = w.Size, len(w.fleet.agents)
+	}
+	for alive := 0; w.busy > 0 || alive > 0 || w.starting(); {
 		// While a batch is being started, start no more ranks, which may no longer be wanted, and
 		// forward no signals, because not all recipients are known.
 		var orders chan<- ranks
 		signals := w.signals
 		next := ranks{w.ordered, min(w.ordered+batchSize, w.Size)}
 		switch {
-		case w.busy:
+		case w.fleet != nil:
+		case w.busy > 0:
 			signals = nil
 		case w.starting() && len(w.signals) == 0 && ctx.Err() == nil:
 			orders = w.orders
 		}
 		select {
 		case orders <- next:
-			w.busy, w.ordered = true, next.end
+			w.busy, w.ordered = 1, next.end
 		case b := <-w.started:
-			w.busy = false
+			if !b.more {
+				w.busy--
+			}
 			alive += len(b.children)
 			w.adopt(b.children)
+			if w.part != nil {
+				w.part.started(w, b)
+				continue
+			}
 			if b.err != nil {
 				err = errors.Join(err, b.err)
 				w.end()
@@ -125,11 +148,16 @@ func (w *watch) untilAllEnded(ctx context.Context) (err error) {
 			w.forwardHeld()
 		case e := <-w.exits:
 			alive--
-			w.server.Ended(e.rank)
+			if e.lost != nil && !w.ending && !errors.Is(err, e.lost) {
+				err = errors.Join(err, e.lost)
+			}
 			w.result.Status[e.rank] = e.status
+			w.gone(e.rank, e.lost)
 			if e.status != 0 {
 				w.failed(e.rank)
 			}
+		case o := <-w.part.orders():
+			w.part.obey(w, o)
 		case s := <-signals:
 			w.forward(s)
 		case <-aborted:
@@ -143,21 +171,39 @@ func (w *watch) untilAllEnded(ctx context.Context) (err error) {
 			w.kill()
 		}
 	}
-	for rank := len(w.children); rank < w.Size; rank++ {
-		w.server.Ended(rank)
+	for rank, c := range w.children {
+		if c == nil {
+			w.gone(rank, nil)
+		}
 	}
 	return err
 }
 
+// gone tells the rendezvous, or the launcher of an agent, that a process has ended, or that its host has
+// been lost.
+func (w *watch) gone(index int, lost error) {
+	switch {
+	case w.part != nil:
+		w.part.exited(w, index)
+	case lost != nil:
+		w.server.Lost(index, lost)
+	default:
+		w.server.Ended(index)
+	}
+}
+
 // starting says whether there are ranks still to be started.
-func (w *watch) starting() bool { return w.ordered < w.Size && !w.ending }
+func (w *watch) starting() bool {
+	return (w.ordered < w.Size || w.fleet != nil && w.busy > 0) && !w.ending && !w.part.stopped()
+}
 
 // adopt records ranks that have been started. If the others are ending, these end at once.
 func (w *watch) adopt(children []*child) {
 	for _, c := range children {
-		rank := len(w.children)
-		w.children = append(w.children, c)
-		go func() { w.exits <- exit{rank, exitStatus(reap.Wait(c.cmd, c.ended))} }()
+		w.children[c.index] = c
+		if c.far == nil {
+			go func() { w.exits <- exit{c.index, exitStatus(reap.Wait(c.cmd, c.ended)), nil} }()
+		}
 		switch {
 		case w.killing:
 			c.signal(os.Kill)
@@ -189,7 +235,9 @@ func (w *watch) failed(rank int) {
 
 func (w *watch) signal(s os.Signal) {
 	for _, c := range w.children {
-		c.signal(s)
+		if c != nil {
+			c.signal(s)
+		}
 	}
 }
 
@@ -199,6 +247,7 @@ func (w *watch) end() {
 		return
 	}
 	w.ending = true
+	w.fleet.stop()
 	if w.expiring {
 		return // they have been asked
 	}
@@ -207,7 +256,9 @@ func (w *watch) end() {
 		return
 	}
 	for _, c := range w.children {
-		c.dismiss()
+		if c != nil {
+			c.dismiss()
+		}
 	}
 	w.deadline.Reset(w.KillGrace)
 }

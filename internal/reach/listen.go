@@ -23,6 +23,11 @@ func Listen(ctx context.Context, c net.ListenConfig, address string) (net.Listen
 	return c.Listen(ctx, "tcp", address)
 }
 
+// ListenAny listens at all addresses of this host, at a port of the system's choice.
+func ListenAny(ctx context.Context) (net.Listener, error) {
+	return Listen(ctx, net.ListenConfig{}, ":0")
+}
+
 // ListenLoopback listens where only this host can connect, at a port of the system's choice.
 func ListenLoopback(ctx context.Context) (net.Listener, error) {
 	var c net.ListenConfig

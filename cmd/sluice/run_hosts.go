@@ -1,0 +1,149 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/sluice-hpc/sluice/internal/launch"
+)
+
+// placement is the flags of run that say where which programs run.
+type placement struct {
+	list, file, shell string
+	mapBy             mapping
+	silence           time.Duration
+	one               programFlags
+}
+
+type mapping int
+
+// programFlags are those that each of several programs may have for itself.
+type programFlags struct {
+	size int
+	set  []string
+	dir  string
+}
+
+func (p *programFlags) add(flags *pflag.FlagSet) {
+	flags.IntVarP(&p.size, "ranks", "n", 1, "`number` of processes; with -H or --hostfile, all slots if it is not given")
+	flags.StringArrayVarP(&p.set, "export", "x", nil, "`NAME[=VALUE]` of a variable that ranks have on all hosts; without a value that of sluice. Those whose names begin with SLUICE_ or COLL_ are passed on anyway")
+	flags.StringVar(&p.dir, "wdir", "", "`folder` in which the program runs; otherwise that of sluice, or, on a host that has not got it, that in which the agent starts")
+}
+
+func (p *placement) add(flags *pflag.FlagSet) {
+	flags.StringVarP(&p.list, "host", "H", "", "hosts and their slots, as in `a:4,b:4`; without a number one slot")
+	flags.StringVar(&p.file, "hostfile", "", "`file` with a host on each line, and slots=N after it")
+	flags.Var(&choice[mapping]{&p.mapBy, []string{"slot", "node"}}, "map-by", "slot: fill one host after another. node: deal ranks out to the hosts in turn")
+	flags.StringVar(&p.shell, "rsh", "", "`command` that runs a command on a host, in place of ssh: its arguments are followed by host and command")
+	flags.DurationVar(&p.silence, "host-timeout", launch.DefaultSilence, "`duration` for which a host may not answer before it counts as lost; 0: for ever")
+}
+
+// apply puts the flags, and the programs that the arguments name, into the options.
+func (p *placement) apply(cmd *cobra.Command, o *launch.Options, args []string) error {
+	programs, err := p.programs(cmd, args)
+	if err != nil {
+		return err
+	}
+	o.Size, o.Args, o.Set, o.Dir, o.More = programs[0].Size, programs[0].Args, programs[0].Set, programs[0].Dir, programs[1:]
+	if p.list == "" && p.file == "" {
+		return nil
+	}
+	h := &launch.Hosts{ByNode: p.mapBy == 1, Shell: strings.Fields(p.shell), Silence: p.silence}
+	if p.silence == 0 {
+		h.Silence = -1
+	}
+	switch {
+	case p.list != "" && p.file != "":
+		return errors.New("both --host and --hostfile are given: give one of them")
+	case p.list != "":
+		h.List, err = launch.ParseHosts(p.list)
+	default:
+		h.List, err = readHostfile(p.file)
+	}
+	if err != nil {
+		return err
+	}
+	o.Hosts = h
+	if len(programs) == 1 && !cmd.Flags().Changed("ranks") {
+		o.Size = h.Slots()
+	}
+	return nil
+}
+
+func readHostfile(path string) ([]launch.Host, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	list, err := launch.ReadHosts(f)
+	if err != nil {
+		err = fmt.Errorf("%s: %w", path, err)
+	}
+	return list, err
+}
+
+// programs cuts the arguments up where a word is a colon: what follows are flags and a program again.
+func (p *placement) programs(cmd *cobra.Command, args []string) (list []launch.Program, err error) {
+	one := p.one
+	for rest := args; ; {
+		i := slices.Index(rest, ":")
+		words, more := rest, i >= 0
+		if more {
+			words = rest[:i]
+		}
+		if len(words) == 0 {
+			return nil, errors.New("no program to run is given beside a colon")
+		}
+		set, err := variables(one.set)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, launch.Program{Size: one.size, Args: words, Set: set, Dir: one.dir})
+		if !more {
+			return list, nil
+		}
+		one = programFlags{}
+		flags := pflag.NewFlagSet("run", pflag.ContinueOnError)
+		flags.SetInterspersed(false)
+		flags.SetOutput(io.Discard)
+		flags.Usage = func() {}
+		one.add(flags)
+		next := rest[i+1:]
+		end := slices.Index(next, ":")
+		if end < 0 {
+			end = len(next)
+		}
+		if err := flags.Parse(next[:end]); err != nil {
+			return nil, fmt.Errorf("after a colon, where -n, -x and --wdir may stand: %w", inWords(err))
+		}
+		rest = next[end-flags.NArg():]
+	}
+}
+
+// variables gives those that have none the value that they have here.
+func variables(list []string) (set []string, err error) {
+	for _, v := range list {
+		name, _, given := strings.Cut(v, "=")
+		if name == "" {
+			return nil, fmt.Errorf("-x %q names no variable", v)
+		}
+		if !given {
+			value, ok := os.LookupEnv(name)
+			if !ok {
+				return nil, fmt.Errorf("-x %s: it is not set here: set it, or give -x %s=VALUE", name, name)
+			}
+			v = name + "=" + value
+		}
+		set = append(set, v)
+	}
+	return set, nil
+}

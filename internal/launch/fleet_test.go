@@ -1,0 +1,376 @@
+//go:build unix
+
+package launch
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/launch/wire"
+	"github.com/sluice-hpc/sluice/internal/leak"
+	procs "github.com/sluice-hpc/sluice/internal/test/ranks"
+)
+
+func init() {
+	acts["agent"] = func([]string) int {
+		if err := Agent(context.Background(), os.Stdin, os.Stdout, ""); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		return 0
+	}
+}
+
+// shell returns a Shell that runs commands here, after a script that has the host in $1 and the command
+// in $2.
+func shell(t *testing.T, script string) []string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "shell")
+	// Forked while the file is open for writing, another process could not run it.
+	require.NoError(t, os.WriteFile(path, []byte(script+"\n"+`GORACE=atexit_sleep_ms=0 SLUICE_TEST_ACT=agent exec sh -c "$2"`), 0o600))
+	return []string{"sh", path}
+}
+
+// across has a job run on hosts a and b, which are this one.
+func across(t *testing.T, o Options, script string) Options {
+	t.Helper()
+	half := o.Size / 2
+	o.Hosts = &Hosts{List: []Host{{"a", half}, {"b", o.Size - half}}, Shell: shell(t, script)}
+	return o
+}
+
+// Ranks of two hosts are one job, and see what those of one host see.
+func TestFleet(t *testing.T) {
+	leak.Check(t)
+	var out, stderr bytes.Buffer
+	o := across(t, options(t, 5, "exchange"), "")
+	o.Stdout, o.Stderr = &out, &stderr
+	r, err := Run(procs.Within(t), o)
+	require.NoError(t, err, stderr.String())
+	require.Zero(t, r.ExitStatus(), stderr.String())
+	require.Equal(t, []int{0, 0, 0, 0, 0}, r.Status)
+	for _, line := range []string{"0 5 0 2", "1 5 1 2", "2 5 0 3", "3 5 1 3", "4 5 2 3"} {
+		require.Contains(t, out.String(), line+" [[0] [1] [2] [3] [4]]\n")
+	}
+	require.Empty(t, stderr.String())
+}
+
+// How ranks end decides as it does on one host.
+func TestFleetStatus(t *testing.T) {
+	for name, c := range map[string]struct {
+		act    []string
+		policy OnFailure
+		want   []int
+		exit   int
+	}{
+		"success":          {[]string{"exit", "0", "0", "0", "0"}, Kill, []int{0, 0, 0, 0}, 0},
+		"all go on":        {[]string{"exit", "0", "0", "4", "-9"}, Continue, []int{0, 0, 4, 137}, -1},
+		"others are ended": {[]string{"fail", "3"}, Kill, []int{143, 143, 143, 7}, 7},
+		"a rank aborts":    {[]string{"abort", "77"}, Kill, nil, 77},
+		"what survives":    {[]string{"survive"}, Continue, []int{0, 137, 0, 0}, 137},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := across(t, options(t, 4, c.act[0], c.act[1:]...), "")
+			o.OnFailure = c.policy
+			r, err := Run(procs.Within(t), o)
+			require.NoError(t, err)
+			if c.want != nil {
+				require.Equal(t, c.want, r.Status)
+			}
+			if c.exit >= 0 {
+				require.Equal(t, c.exit, r.ExitStatus())
+			}
+		})
+	}
+}
+
+// Output comes in whole lines, standard input goes to rank 0, and ends; more than the window passes.
+func TestFleetStreams(t *testing.T) {
+	leak.Check(t)
+	var out, stderr bytes.Buffer
+	text := strings.Repeat("a line of input\n", 3*wire.Window/16)
+	o := across(t, options(t, 4, "cat"), "")
+	o.Stdin, o.Stdout, o.Stderr, o.Prefix = strings.NewReader(text), &out, &stderr, true
+	r, err := Run(procs.Within(t), o)
+	require.NoError(t, err)
+	require.Zero(t, r.ExitStatus())
+	require.Equal(t, strings.ReplaceAll(text, "a line", "[0] a line"), out.String())
+	for rank, n := range []int{len(text), 0, 0, 0} {
+		require.Contains(t, stderr.String(), fmt.Sprintf("[%d] %d bytes\n", rank, n))
+	}
+
+	out.Reset()
+	o = across(t, options(t, 4, "lines", "500"), "")
+	o.Stdout, o.Prefix = &out, true
+	_, err = Run(procs.Within(t), o)
+	require.NoError(t, err)
+	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
+	require.Len(t, lines, 4*501)
+	for _, line := range lines {
+		require.Regexp(t, `^\[(\d)\] (line \d+ of rank \d|no end)$`, line)
+	}
+}
+
+// Input that rank 0 does not read keeps nothing else up, and ends with the job.
+func TestFleetUnreadInput(t *testing.T) {
+	in, w := io.Pipe()
+	go func() {
+		for {
+			if _, err := w.Write(make([]byte, 4096)); err != nil {
+				return
+			}
+		}
+	}()
+	defer in.Close()
+	o := across(t, options(t, 2, "wait"), "")
+	o.Stdin = in
+	r := startRun(t, o)
+	r.out.next(t, 2)
+	r.cancel()
+	<-r.done
+	require.ErrorIs(t, r.err, context.Canceled)
+}
+
+// Where this process cannot write, ranks get a broken pipe.
+func TestFleetBrokenPipe(t *testing.T) {
+	o := across(t, options(t, 2, "cat"), "")
+	o.Args = []string{"yes"}
+	o.Stdout, o.OnFailure = failing{}, Continue
+	r, err := Run(procs.Within(t), o)
+	require.ErrorIs(t, err, syscall.EPIPE)
+	for _, status := range r.Status {
+		require.NotZero(t, status)
+	}
+}
+
+type failing struct{}
+
+func (failing) Write([]byte) (int, error) { return 0, syscall.EPIPE }
+
+// Signals reach the ranks of all hosts; a stubborn rank is killed.
+func TestFleetSignals(t *testing.T) {
+	o := across(t, options(t, 4, "catch"), "")
+	o.Signals = []os.Signal{syscall.SIGUSR1, syscall.SIGUSR2}
+	r := startRun(t, o)
+	r.out.next(t, 4)
+	require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGUSR1))
+	for rank, line := range r.out.next(t, 4) {
+		require.Equal(t, fmt.Sprintf("[%d] got %d", rank, syscall.SIGUSR1), line)
+	}
+	require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGUSR2))
+	<-r.done
+	require.NoError(t, r.err)
+	require.Equal(t, []int{0, 0, 0, 0}, r.result.Status)
+
+	o = across(t, options(t, 3, "stubborn"), "")
+	o.KillGrace = 50 * time.Millisecond
+	r = startRun(t, o)
+	r.out.next(t, 3)
+	r.cancel()
+	<-r.done
+	require.Equal(t, []int{137, 137, 137}, r.result.Status)
+}
+
+// What keeps an agent from starting is named, with the host, and ends the job.
+func TestFleetNoAgent(t *testing.T) {
+	for name, c := range map[string]struct {
+		script string
+		is     error
+		says   []string
+	}{
+		"refused":         {`[ "$1" = b ] && { echo "connect to host b: refused" >&2; exit 255; }`, ErrAgent, []string{"host b (ranks 1-2)", "exit status 255", "it wrote: connect to host b: refused"}},
+		"no sluice":       {`[ "$1" = b ] && exit 127`, ErrAgent, []string{"host b", procs.Program() + " cannot be run there"}},
+		"another version": {`[ "$1" = b ] && { printf '\000sluice-agent\000\000\377'; exec cat; }`, wire.ErrVersion, []string{"host b", "its agent speaks version 255"}},
+		"noise":           {`[ "$1" = b ] && exec yes`, wire.ErrNoise, []string{"host b", "65536 bytes of something else"}},
+		"no messages":     {`[ "$1" = b ] && { printf '\000sluice-agent\000\000\001'; exec yes; }`, wire.ErrProtocol, []string{"host b"}},
+		"ends early":      {`[ "$1" = b ] && { printf '\000sluice-agent\000\000\001'; exit 3; }`, ErrLost, []string{"host b", "exit status 3"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, err := Run(procs.Within(t), across(t, options(t, 3, "wait"), c.script))
+			var host *HostError
+			require.ErrorAs(t, err, &host)
+			require.Equal(t, "b", host.Host)
+			require.ErrorIs(t, err, c.is)
+			for _, text := range c.says {
+				require.ErrorContains(t, err, text)
+			}
+			require.Equal(t, []int{-1, -1}, r.Status[1:])
+		})
+	}
+	o := across(t, options(t, 2, "wait"), "")
+	o.Hosts.Shell = []string{"no-such-shell-anywhere"}
+	_, err := Run(procs.Within(t), o)
+	require.ErrorIs(t, err, exec.ErrNotFound)
+}
+
+// Noise of a login shell is no error.
+func TestFleetNoise(t *testing.T) {
+	var out, stderr bytes.Buffer
+	o := across(t, options(t, 2, "exit", "0", "0"), `echo Welcome; echo "last login" >&2`)
+	o.Stdout, o.Stderr = &out, &stderr
+	_, err := Run(procs.Within(t), o)
+	require.NoError(t, err)
+	require.Empty(t, out.String()+stderr.String())
+}
+
+// A program that cannot be started on a host is the error that it is here.
+func TestFleetNoProgram(t *testing.T) {
+	plain := filepath.Join(t.TempDir(), "plain")
+	require.NoError(t, os.WriteFile(plain, nil, 0o600))
+	for program, is := range map[string]error{"no-such-program-anywhere": exec.ErrNotFound, "/no/such": os.ErrNotExist, plain: os.ErrPermission} {
+		o := across(t, options(t, 4, ""), "")
+		o.Args = []string{program}
+		_, err := Run(procs.Within(t), o)
+		var start *StartError
+		require.ErrorAs(t, err, &start, program)
+		require.ErrorIs(t, err, is, program)
+	}
+	o := across(t, options(t, 2, "wait"), "")
+	o.Dir = "/no/such/folder"
+	_, err := Run(procs.Within(t), o)
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+// An agent that is killed takes its ranks with it, and its host is named; so is one that is stopped.
+func TestFleetLost(t *testing.T) {
+	for name, c := range map[string]struct {
+		signal syscall.Signal
+		says   string
+	}{
+		"killed":  {syscall.SIGKILL, "its agent ended without a result (sh: signal: killed)"},
+		"stopped": {syscall.SIGSTOP, "no answer for 1s"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pid := filepath.Join(t.TempDir(), "pid")
+			o := across(t, options(t, 4, "wait"), `[ "$1" = b ] && echo $$ >`+pid)
+			o.Hosts.Silence = time.Second
+			r := startRun(t, o)
+			r.out.next(t, 4)
+			text, err := os.ReadFile(pid)
+			require.NoError(t, err)
+			var agent int
+			_, err = fmt.Sscan(string(text), &agent)
+			require.NoError(t, err)
+			require.NoError(t, syscall.Kill(agent, c.signal))
+			<-r.done
+			require.ErrorIs(t, r.err, ErrLost)
+			require.ErrorContains(t, r.err, "host b (ranks 2-3)")
+			require.ErrorContains(t, r.err, c.says)
+			require.Equal(t, []int{143, 143, lostStatus, lostStatus}, r.result.Status)
+			require.Contains(t, []int{2, 3}, r.result.First)
+		})
+	}
+}
+
+// A signal ends the job while agents are being started, also if one hangs.
+func TestFleetInterrupted(t *testing.T) {
+	here := filepath.Join(t.TempDir(), "here")
+	require.NoError(t, syscall.Mkfifo(here, 0o600))
+	o := across(t, options(t, 2, "wait"), `[ "$1" = b ] && { echo >`+here+`; exec sleep 1000; }`)
+	o.Signals = []os.Signal{syscall.SIGUSR1, syscall.SIGHUP}
+	r := startRun(t, o)
+	_, err := os.ReadFile(here)
+	require.NoError(t, err)
+	require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGHUP))
+	<-r.done
+	require.NoError(t, r.err)
+	require.Equal(t, syscall.SIGHUP, r.result.Interrupted)
+}
+
+// Several programs share a job; each has its variables and its folder.
+func TestPrograms(t *testing.T) {
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	require.NoError(t, err)
+	for _, hosts := range []bool{false, true} {
+		var out bytes.Buffer
+		o := options(t, 1, "")
+		o.Args, o.Set = []string{"sh", "-c", `echo "first $A"`}, []string{"A=b c"}
+		o.More = []Program{{Size: 2, Args: []string{"sh", "-c", `echo "second $A $PWD"`}, Dir: dir, Set: []string{"A="}}}
+		if hosts {
+			o.Hosts = &Hosts{List: []Host{{"a", 1}, {"b", 2}}, Shell: shell(t, "")}
+		}
+		o.Stdout, o.Prefix = &out, true
+		r, err := Run(procs.Within(t), o)
+		require.NoError(t, err)
+		require.Equal(t, []int{0, 0, 0}, r.Status)
+		for _, line := range []string{"[0] first b c\n", "[1] second  " + dir + "\n", "[2] second  " + dir + "\n"} {
+			require.Contains(t, out.String(), line)
+		}
+	}
+}
+
+// An agent refuses what no launcher says, and says why.
+func TestAgentProtocol(t *testing.T) {
+	setup := wire.Setup{Size: 1, Input: true, Job: "j", Secret: make([]byte, 32), Server: "127.0.0.1:1",
+		Programs: []wire.Program{{Args: []string{"sleep", "1000"}, File: wire.NoFile}}, Ranks: []wire.Rank{{}}}
+	noFile := setup
+	noFile.Programs = []wire.Program{{Args: []string{"x"}}}
+	for name, say := range map[string][]wire.Message{
+		"no setup":       {wire.Stop{}},
+		"a missing file": {noFile},
+		"a file":         {wire.File{}},
+		"setup twice":    {setup, setup},
+		"output":         {setup, wire.Output{Stream: 1, Data: []byte{1}}},
+		"too much input": {setup, wire.Input{Data: make([]byte, wire.MaxPiece)}, wire.Input{Data: make([]byte, wire.MaxPiece)}, wire.Input{Data: make([]byte, wire.MaxPiece)}, wire.Input{Data: make([]byte, wire.MaxPiece)}, wire.Input{Data: make([]byte, wire.MaxPiece)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, w := io.Pipe()
+			go func() {
+				for _, m := range say {
+					w.Write(m.Append(nil))
+				}
+			}()
+			defer r.Close()
+			require.ErrorIs(t, Agent(procs.Within(t), r, io.Discard, ""), wire.ErrProtocol)
+		})
+	}
+}
+
+// The end of its input makes an agent kill its ranks.
+func TestAgentOrphaned(t *testing.T) {
+	leak.Check(t)
+	in, w := io.Pipe()
+	out, theirs := io.Pipe()
+	done := make(chan error, 1)
+	go func() { done <- Agent(procs.Within(t), in, theirs, ""); theirs.Close() }()
+	read := make(chan error, 1)
+	first := make(chan string)
+	go func() {
+		b := make([]byte, len(wire.Preamble()))
+		_, err := io.ReadFull(out, b)
+		for err == nil {
+			var m wire.Message
+			if m, err = wire.Read(out); err == nil {
+				if o, ok := m.(wire.Output); ok {
+					first <- string(o.Data)
+				}
+			}
+		}
+		read <- err
+	}()
+	w.Write(wire.Setup{Size: 1, Stdout: true, Job: "j", Secret: make([]byte, 32), Server: "127.0.0.1:1",
+		Programs: []wire.Program{{Args: []string{"sh", "-c", "echo $$; exec sleep 1000"}, File: wire.NoFile}}, Ranks: []wire.Rank{{}}}.Append(nil))
+	var pid int
+	_, err := fmt.Sscan(<-first, &pid)
+	require.NoError(t, err)
+	w.Close()
+	require.NoError(t, <-done)
+	require.ErrorIs(t, syscall.Kill(pid, 0), syscall.ESRCH)
+	require.True(t, errors.Is(<-read, io.EOF))
+}
