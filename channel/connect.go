@@ -28,12 +28,12 @@ func (n *Node) meet(ctx context.Context) error {
 	if n.size == 1 {
 		return nil
 	}
-	l, err := reach.Listen(ctx, net.ListenConfig{}, ":0")
+	l, err := reach.ListenAny(ctx)
 	if err != nil {
 		return err
 	}
 	n.listener = l
-	addrs, err := n.localAddresses()
+	addrs, err := n.localAddresses(l)
 	if err != nil {
 		return err
 	}
@@ -116,10 +116,10 @@ func population(all []address, rank int) machine.Population {
 	return p
 }
 
-// localAddresses lists where this host can be reached, the one that reached the rendezvous first
+// localAddresses lists where other hosts reach a listener, the address that reached the rendezvous first
 // and loopback last.
-func (n *Node) localAddresses() ([]netip.Addr, error) {
-	list, err := reach.Addresses()
+func (n *Node) localAddresses(l net.Listener) ([]netip.Addr, error) {
+	list, err := reach.AddressesOf(l)
 	if err != nil {
 		return nil, fmt.Errorf("no rank can connect to this one: %w", err)
 	}

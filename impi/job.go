@@ -70,11 +70,11 @@ func Join(ctx context.Context, addr string, c Config) (*Job, error) {
 	return assemble(ctx, op, r, l, c)
 }
 
-// announce listens at the address from which the server is reached, unless c has another, and
-// describes this host.
+// announce listens at the address from which the server is reached, unless c or SLUICE_NET has another,
+// and describes this host.
 func announce(ctx context.Context, addr string, c *Config) (l net.Listener, m member, err error) {
 	if !c.Addr.IsValid() {
-		if c.Addr, err = reach.Towards(ctx, addr); err != nil {
+		if c.Addr, err = reach.From(ctx, addr); err != nil {
 			return nil, m, err
 		}
 	}

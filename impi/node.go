@@ -75,7 +75,7 @@ func fromTeam(ctx context.Context, n team, secret []byte, c Config) (_ *Job, err
 	defer l.Close()
 	addrs := []netip.Addr{c.Addr}
 	if !c.Addr.IsValid() || c.Addr.IsUnspecified() {
-		if addrs, err = localAddrs(c.Log); err != nil {
+		if addrs, err = localAddrs(l, c.Log); err != nil {
 			return nil, jobError(op, err)
 		}
 	}
@@ -118,9 +118,9 @@ func fromTeam(ctx context.Context, n team, secret []byte, c Config) (_ *Job, err
 	return assemble(ctx, op, r, l, c)
 }
 
-// localAddrs lists the addresses at which this host can be reached, loopback last.
-func localAddrs(log *slog.Logger) ([]netip.Addr, error) {
-	list, err := reach.Addresses()
+// localAddrs lists the addresses at which other hosts reach a listener, loopback last.
+func localAddrs(l net.Listener, log *slog.Logger) ([]netip.Addr, error) {
+	list, err := reach.AddressesOf(l)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnreachable, err)
 	}

@@ -2,10 +2,15 @@ package main
 
 import (
 	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -13,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/channel"
+	"github.com/sluice-hpc/sluice/impi"
 	"github.com/sluice-hpc/sluice/internal/boot"
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 	"github.com/sluice-hpc/sluice/internal/test/sshd"
@@ -46,6 +52,25 @@ func init() {
 			}
 		}
 		fmt.Println(len(all) > 3, len(secret))
+		return 0
+	}
+	// listeners says where the processes of this network namespace listen while all layers do.
+	acts["listeners"] = func([]string) int {
+		channel.Main(func(ctx context.Context, n *channel.Node) error {
+			job, err := impi.FromNode(ctx, n, impi.Config{})
+			if err != nil {
+				return err
+			}
+			in := make([]byte, 1)
+			if err := n.Sendrecv(ctx, in, n.Rank()^1, in, n.Rank()^1); err != nil {
+				return err
+			}
+			if err := listening(); err != nil {
+				return err
+			}
+			_, err = n.Exchange(ctx, nil)
+			return errors.Join(err, job.Close(ctx))
+		})
 		return 0
 	}
 	tests = append(tests,
@@ -82,7 +107,59 @@ func testHosts(t *testing.T, b bed) {
 		":", "-x", "A=it's", "--wdir", "/usr", "sh", "-c", `echo "$A" "$PWD"; exit 3`)
 	require.Equal(t, 3, status, out)
 	require.Equal(t, []string{"[0] true 64", "[1] true 64", "[2] it's /usr", "sluice run: rank 2 failed with status 3"}, sorted(out))
+
+	for _, provider := range []string{"tcp", "shm,tcp"} {
+		out, status = c.Run(ranks.Within(t), ranks.Environ("listeners", "SLUICE_TRANSPORT="+provider, "SLUICE_PORTS=30000-30019", "SLUICE_NET=198.18.0.0/16"),
+			b.sluice, "run", "-H", "home:2,h1:2", "--map-by", "node", b.self)
+		require.Zero(t, status, out)
+		found := 0
+		for line := range strings.Lines(out) {
+			at, err := netip.ParseAddrPort(strings.TrimSpace(line))
+			require.NoError(t, err, out)
+			if at.Port() == 22 {
+				continue
+			}
+			require.True(t, at.Addr().IsLoopback() || netip.MustParsePrefix("198.18.0.0/16").Contains(at.Addr()), out)
+			require.True(t, at.Port() >= 30000 && at.Port() <= 30019, out)
+			found++
+		}
+		require.Equal(t, 18, found, out) // said by both ranks of a host: two of each, and at home the rendezvous
+	}
+	out, status = c.Run(ranks.Within(t), ranks.Environ("listeners", "SLUICE_PORTS=30000-30001"), b.sluice, "run", "-H", "h1:4", b.self)
+	require.NotZero(t, status, out)
+	require.Contains(t, out, "SLUICE_PORTS=30000-30001: no port is free")
+	out, status = c.Run(ranks.Within(t), ranks.Environ("listeners", "SLUICE_NET=10.0.0.0/8"), b.sluice, "run", "-H", "h1:2", b.self)
+	require.Equal(t, 125, status, out)
+	require.Contains(t, out, "SLUICE_NET=10.0.0.0/8: this host has no such address or interface: it has lo 127.0.0.1")
 	c.AwaitQuiet()
+}
+
+// listening prints the addresses at which TCP sockets of this network namespace listen.
+func listening() error {
+	for _, file := range []string{"tcp", "tcp6"} {
+		text, err := os.ReadFile("/proc/self/net/" + file)
+		if err != nil {
+			return err
+		}
+		for line := range strings.Lines(string(text)) {
+			words := strings.Fields(line)
+			if len(words) < 4 || words[3] != "0A" { // TCP_LISTEN, include/net/tcp_states.h
+				continue
+			}
+			host, port, _ := strings.Cut(words[1], ":")
+			n, err := strconv.ParseUint(port, 16, 16)
+			raw, err2 := hex.DecodeString(host) // 32-bit words in the host's order
+			if err := errors.Join(err, err2); err != nil {
+				return err
+			}
+			for i := 0; i < len(raw); i += 4 {
+				binary.BigEndian.PutUint32(raw[i:], binary.NativeEndian.Uint32(raw[i:]))
+			}
+			ip, _ := netip.AddrFromSlice(raw)
+			fmt.Println(netip.AddrPortFrom(ip.Unmap(), uint16(n)))
+		}
+	}
+	return nil
 }
 
 // jobOf starts ranks that wait on h1 and h2, two on each.

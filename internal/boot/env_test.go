@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/reach"
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
@@ -204,6 +205,7 @@ func TestVariables(t *testing.T) {
 	delete(listed, envHydraLocal)
 	delete(listed, envHydraLocals)
 	listed[EnvSame] = true // internal/variable has it: 'sluice run' leaves it to its ranks
+	listed[reach.EnvPorts] = true // one that all listeners heed; under Slurm the other ranks must know the port
 	require.Equal(t, listed, asked)
 }
 

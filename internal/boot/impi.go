@@ -257,5 +257,5 @@ func listenBeside(ctx context.Context, own netip.Addr) (net.Listener, error) {
 	if own.IsLoopback() {
 		return reach.ListenLoopback(ctx)
 	}
-	return reach.Listen(ctx, net.ListenConfig{}, ":0")
+	return reach.ListenAny(ctx)
 }

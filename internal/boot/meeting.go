@@ -259,11 +259,7 @@ func Reachable(ln net.Listener) ([]string, error) { return reachable(context.Bac
 // reachable returns the addresses at which other hosts may reach ln, the likely ones first;
 // loopback comes last, for ranks of this host if there is nothing else.
 func reachable(ctx context.Context, ln net.Listener) ([]string, error) {
-	own := ln.Addr().(*net.TCPAddr).AddrPort()
-	if !own.Addr().IsUnspecified() {
-		return []string{own.String()}, nil
-	}
-	all, err := reach.Addresses()
+	all, err := reach.AddressesOf(ln)
 	if err != nil {
 		return nil, err
 	}
@@ -273,7 +269,7 @@ func reachable(ctx context.Context, ln net.Listener) ([]string, error) {
 	}
 	list := make([]string, len(all))
 	for i, a := range all {
-		list[i] = netip.AddrPortFrom(a, own.Port()).String()
+		list[i] = netip.AddrPortFrom(a, ln.Addr().(*net.TCPAddr).AddrPort().Port()).String()
 	}
 	return list, nil
 }

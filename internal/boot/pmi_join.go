@@ -185,7 +185,7 @@ func (e *Environment) listen(ctx context.Context, server string) (net.Listener, 
 	case e.oneHost():
 		return reach.ListenLoopback(ctx)
 	}
-	return reach.Listen(ctx, net.ListenConfig{}, ":0")
+	return reach.ListenAny(ctx)
 }
 
 func checkAddress(a string) error {

@@ -51,9 +51,13 @@ func joinSlurm(ctx context.Context, v *values) (*Job, error) {
 	if e.Size == 1 || e.Server != "" {
 		return e.join(ctx)
 	}
-	ports, err := slurmPortsOf(step, v.get(envSlurmPorts))
+	reserved := envSlurmPorts
+	if v.set(reach.EnvPorts) {
+		reserved = reach.EnvPorts
+	}
+	ports, err := slurmPortsOf(step, v.get(reserved))
 	if err != nil {
-		return nil, &EnvError{Name: envSlurmPorts, Value: v.get(envSlurmPorts), Err: err}
+		return nil, &EnvError{Name: reserved, Value: v.get(reserved), Err: err}
 	}
 	nodes, err := parseHostlist(v.get(envSlurmNodes))
 	if err != nil {

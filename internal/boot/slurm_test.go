@@ -168,6 +168,7 @@ func TestSlurmStep(t *testing.T) {
 		{"SLURM_NODEID=1", "fewer nodes"},
 		{"SLURM_LOCALID=7", "want 0 to 2"},
 		{"SLURM_STEP_RESV_PORTS=x", `"x" is not a range of ports`},
+		{"SLUICE_PORTS=y", `"y" is not a range of ports`},
 		{"SLURMD_NODENAME=n2", "boot: srun: rank 0 is on node n2 instead of the first node, n1: use --mpi=pmi2, or set SLUICE_SERVER=host:port"},
 		{"SLUICE_SECRET=", "boot: SLUICE_SECRET: not set: set SLUICE_SECRET or SLUICE_SECRET_FILE on all ranks, or SLUICE_INSECURE=1 to run without a secret"},
 		{"SLUICE_SERVER=x", "missing port"},

@@ -26,15 +26,23 @@ func note(conn net.Conn) {
 // Addresses lists where this host can be reached: first at the address from which this process
 // has reached another host with [Dial], else from which it would; then by IPv4, by IPv6, and on the
 // same link; loopback comes last. What leads nowhere without the name of an interface is left out.
+// If SLUICE_NET is set, only what it allows is listed.
 // Where the system does not list its interfaces, the addresses from which it would reach other
 // hosts, and itself, take their place.
 //
 // Errors: [ErrNoAddress], and that of listing if nothing takes the place of the list.
 func Addresses() ([]netip.Addr, error) {
 	list, err := Interfaces()
+	if errors.As(err, new(*SettingError)) {
+		return nil, err
+	}
+	only, _ := ownSubnet() // whose error is that of Interfaces
 	var all []netip.Addr
 	for _, in := range list {
 		for _, a := range in.Addrs {
+			if only != nil && !only.has(&in, a) {
+				continue
+			}
 			if a.Zone() == "" && !a.IsMulticast() && (a.Is4() || !a.IsLinkLocalUnicast()) {
 				all = append(all, a)
 			}
@@ -51,7 +59,7 @@ func Addresses() ([]netip.Addr, error) {
 		return nil, err
 	}
 	for _, a := range best {
-		if !slices.Contains(all, a) {
+		if !slices.Contains(all, a) && only == nil {
 			all = append(all, a)
 		}
 	}
@@ -84,6 +92,20 @@ func Towards(ctx context.Context, address string) (netip.Addr, error) {
 	}
 	defer conn.Close()
 	return conn.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap(), nil
+}
+
+// From returns the address at which a host listens that others know by a server at an address: the one from
+// which this host sends to it, or the first that SLUICE_NET allows.
+func From(ctx context.Context, server string) (netip.Addr, error) {
+	n, err := ownSubnet()
+	if n == nil && err == nil {
+		return Towards(ctx, server)
+	}
+	list, err := Addresses()
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	return list[0], nil
 }
 
 // chosen returns the addresses from which the system would send to other hosts, and to this one.

@@ -17,7 +17,8 @@ type Interface struct {
 }
 
 // Interfaces lists the network interfaces that are up, also where the system refuses netlink: see
-// asked.
+// asked. If SLUICE_NET is set, these are loopback, and those that it allows with the addresses that it
+// allows; none is a [*SettingError].
 func Interfaces() ([]Interface, error) {
 	list, err := listed()
 	if err != nil {
@@ -25,7 +26,11 @@ func Interfaces() ([]Interface, error) {
 			return nil, fmt.Errorf("list network interfaces: %w", err)
 		}
 	}
-	return list, nil
+	n, err := ownSubnet()
+	if n != nil && err == nil {
+		list, err = n.keep(list)
+	}
+	return list, err
 }
 
 // listed returns the interfaces that are up: a variable for tests alone.

@@ -114,6 +114,10 @@ func Sections() []Section {
 			{"SLUICE_XDP_SOCKET", "the socket of `sluice xdp-helper` (provider xdp)", Rank, XDPSocket},
 			{"SLUICE_XDP_MODE", "`native` or `generic`: how a process that opens an interface itself attaches to it (provider xdp)", Rank, XDPMode},
 		}},
+		{"Listening", "Ranks listen for each other by TCP, also where other transports move the messages, and so does\n`sluice run`. About three ports are needed for each rank of a host, and one where the ranks meet. An\naddress that is given explicitly, as `SLUICE_SERVER` is, stays as it is. RoCE in user space has UDP port\n4791.", []Variable{
+			{"SLUICE_PORTS", "the ports to listen at, as in 20000-20999, where a firewall lets these through; under `srun` without PMI, the ranks meet at one of the first eight", Job, "the system's"},
+			{"SLUICE_NET", "the network to listen in, as in 10.1.0.0/16, or the name of an interface; devices of tcp, roce and xdp in others are not there", Rank, "all"},
+		}},
 		{"Waiting", "", []Variable{
 			{"SLUICE_WAIT", "how a rank waits for a message: `spin`, `yield` its CPU, or `sleep`; with a duration (`spin:50us`) it sleeps after that. `channel.WithWait` and `impi.Config.Wait` take it as well", Rank, "what fits"},
 		}},

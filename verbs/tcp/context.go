@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sluice-hpc/sluice/internal/keepalive"
+	"github.com/sluice-hpc/sluice/internal/reach"
 	"github.com/sluice-hpc/sluice/verbs"
 	"github.com/sluice-hpc/sluice/verbs/internal/nic"
 	"github.com/sluice-hpc/sluice/verbs/internal/soft"
@@ -104,7 +105,7 @@ func openContext(device string, n nic.NIC, cfg verbs.Config) (*adapter, error) {
 func (a *adapter) listen() error {
 	lc := net.ListenConfig{KeepAliveConfig: keepalive.Within(a.cfg.PeerTimeout)}
 	for i, addr := range a.nic.Addrs {
-		l, err := lc.Listen(a.life, "tcp", netip.AddrPortFrom(addr, a.port).String())
+		l, err := reach.Listen(a.life, lc, netip.AddrPortFrom(addr, a.port).String())
 		if err != nil {
 			if i == 0 {
 				return err
