@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -20,6 +21,7 @@ import (
 	"github.com/sluice-hpc/sluice/channel"
 	"github.com/sluice-hpc/sluice/impi"
 	"github.com/sluice-hpc/sluice/internal/boot"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 	"github.com/sluice-hpc/sluice/internal/test/sshd"
 )
@@ -78,6 +80,8 @@ func init() {
 		test{"host lost", testHostLost},
 		test{"launcher of hosts killed", testHostsOrphaned},
 		test{"hosts without ssh", testHostsRefuse},
+		test{"copies", testCopy},
+		test{"nodes of Slurm", testSlurm},
 	)
 }
 
@@ -232,4 +236,55 @@ func testHostsRefuse(t *testing.T, b bed) {
 	require.Equal(t, 2, status, out)
 	require.Contains(t, out, "2 ranks for 1 slots")
 	c.Host(1).AwaitQuiet(t)
+}
+
+// With --copy the hosts need nothing but a shell, and room; nothing is left there.
+func testCopy(t *testing.T, b bed) {
+	c := sshd.New(t, 2, "400m")
+	folder, program := filepath.Join(t.TempDir(), "here"), "/run/only/sluice"
+	require.NoError(t, os.Mkdir(folder, 0o700))
+	// Home has its sluice where no other host has it.
+	out, status := c.Run(ranks.Within(t), ranks.Environ("neighbors", "SLUICE_TRANSPORT=shm,tcp"), "sh", "-c",
+		`mount -t tmpfs only /run && mkdir /run/only && cp "$0" "$1" /run/only && mv "/run/only/${1##*/}" /run/only/program && exec "$2" run --copy -H h1:2,h2:2 /run/only/program`,
+		b.sluice, b.self, program)
+	require.Zero(t, status, out)
+	require.Contains(t, out, "0 of 4 at h1 has 3\n")
+	c.AwaitQuiet()
+	for i := 1; i <= 2; i++ {
+		left, err := os.ReadDir(c.Host(i).Path("/run/tmp"))
+		require.NoError(t, err)
+		require.Empty(t, left)
+	}
+
+	c = sshd.New(t, 1, "1m")
+	out, status = b.across(t, c, "wait", "--copy", "-H", "h1", b.self)
+	require.Equal(t, 125, status, out)
+	require.Contains(t, out, "host h1 (rank 0): no agent could be started: ssh, which is to copy "+b.sluice)
+	require.Contains(t, out, "No space left on device")
+	c.AwaitQuiet()
+	left, err := os.ReadDir(c.Host(1).Path("/run/tmp"))
+	require.NoError(t, err)
+	require.Empty(t, left)
+
+	// There is room for sluice, but not for the program.
+	info, err := os.Stat(b.sluice)
+	require.NoError(t, err)
+	c = sshd.New(t, 1, strconv.Itoa(int(info.Size()>>10)+1024)+"k")
+	out, status = b.across(t, c, "wait", "--copy", "-H", "h1", b.self)
+	require.Equal(t, 125, status, out)
+	require.Contains(t, out, "program0: no space left on device")
+	c.AwaitQuiet()
+}
+
+// In an allocation of Slurm the ranks are on its nodes, by srun.
+func testSlurm(t *testing.T, b bed) {
+	need.Slurm(t)
+	need.Full(t) // the cluster starts for seconds
+	cmd := exec.CommandContext(ranks.Within(t), "../../internal/boot/testdata/slurm.sh", "salloc", "--quiet", "-N", "2", "-n", "4", b.sluice, "run", "--prefix", b.self)
+	cmd.Env = ranks.Environ("neighbors", "SLUICE_TRANSPORT=shm,tcp")
+	e := finish(t, cmd)
+	require.Zero(t, e.status, e.stderr)
+	for rank := range 4 {
+		require.Contains(t, e.stdout, fmt.Sprintf("[%d] %d of 4 at one has %d\n", rank, rank, (rank+3)%4))
+	}
 }

@@ -108,6 +108,10 @@ ranks must reach this host by TCP. The secret goes through standard input of ssh
 host that does not answer, or whose ssh ends, is lost, and its ranks have failed.
 When sluice ends, however that happens, so do the ranks.
 
+In the shell of a Slurm allocation the hosts are its nodes, and srun starts the agents;
+in a PBS job they are those of PBS_NODEFILE. --copy sends sluice and the program to
+hosts that do not have them.
+
 A colon separates several programs of one job, as in mpirun. Each has -n, -x and --wdir
 of its own; its ranks follow those of the program before.
 

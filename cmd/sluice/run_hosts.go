@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/sluice-hpc/sluice/internal/boot"
 	"github.com/sluice-hpc/sluice/internal/launch"
 )
 
@@ -19,6 +20,7 @@ import (
 type placement struct {
 	list, file, shell string
 	mapBy             mapping
+	copy              bool
 	silence           time.Duration
 	one               programFlags
 }
@@ -43,6 +45,7 @@ func (p *placement) add(flags *pflag.FlagSet) {
 	flags.StringVar(&p.file, "hostfile", "", "`file` with a host on each line, and slots=N after it")
 	flags.Var(&choice[mapping]{&p.mapBy, []string{"slot", "node"}}, "map-by", "slot: fill one host after another. node: deal ranks out to the hosts in turn")
 	flags.StringVar(&p.shell, "rsh", "", "`command` that runs a command on a host, in place of ssh: its arguments are followed by host and command")
+	flags.BoolVar(&p.copy, "copy", false, "send sluice and the programs to hosts that do not have them, into a temporary folder that is removed at the end")
 	flags.DurationVar(&p.silence, "host-timeout", launch.DefaultSilence, "`duration` for which a host may not answer before it counts as lost; 0: for ever")
 }
 
@@ -53,10 +56,7 @@ func (p *placement) apply(cmd *cobra.Command, o *launch.Options, args []string) 
 		return err
 	}
 	o.Size, o.Args, o.Set, o.Dir, o.More = programs[0].Size, programs[0].Args, programs[0].Set, programs[0].Dir, programs[1:]
-	if p.list == "" && p.file == "" {
-		return nil
-	}
-	h := &launch.Hosts{ByNode: p.mapBy == 1, Shell: strings.Fields(p.shell), Silence: p.silence}
+	h := &launch.Hosts{ByNode: p.mapBy == 1, Shell: strings.Fields(p.shell), Copy: p.copy, Silence: p.silence}
 	if p.silence == 0 {
 		h.Silence = -1
 	}
@@ -65,15 +65,42 @@ func (p *placement) apply(cmd *cobra.Command, o *launch.Options, args []string) 
 		return errors.New("both --host and --hostfile are given: give one of them")
 	case p.list != "":
 		h.List, err = launch.ParseHosts(p.list)
-	default:
+	case p.file != "":
 		h.List, err = readHostfile(p.file)
 	}
 	if err != nil {
 		return err
 	}
+	if err := allocate(h); err != nil {
+		return err
+	}
+	if len(h.List) == 0 {
+		return nil
+	}
 	o.Hosts = h
 	if len(programs) == 1 && !cmd.Flags().Changed("ranks") {
 		o.Size = h.Slots()
+	}
+	return nil
+}
+
+// allocate heeds the allocation of a batch system in which sluice runs: without hosts these are its nodes, if
+// it has others than this one, and srun reaches all nodes of Slurm's.
+func allocate(h *launch.Hosts) error {
+	nodes, slurm, err := boot.Allocation()
+	if err != nil {
+		return err
+	}
+	if len(h.List) == 0 && (len(nodes) != 1 || !nodes[0].Here) {
+		for _, n := range nodes {
+			h.List = append(h.List, launch.Host{Name: n.Name, Slots: n.Slots})
+		}
+	}
+	h.Slurm = slurm && len(h.Shell) == 0
+	for i := range h.List {
+		k := slices.IndexFunc(nodes, func(n boot.Node) bool { return n.Name == h.List[i].Name })
+		h.Slurm = h.Slurm && k >= 0
+		h.List[i].Here = k >= 0 && nodes[k].Here
 	}
 	return nil
 }

@@ -3,7 +3,6 @@ package launch
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -77,6 +76,7 @@ type fleet struct {
 	*job
 	w        *watch
 	agents   []*agent
+	copied   []copied      // by program; only with Copy
 	stopping chan struct{} // closed when no more ranks are to be started
 	once     sync.Once
 	starts   chan struct{} // a place for each that is starting
@@ -91,6 +91,7 @@ type fleet struct {
 type agent struct {
 	*fleet
 	host  string
+	here  bool // it is this host
 	ranks []int
 	cmd   *exec.Cmd
 	out   *outbox
@@ -112,20 +113,24 @@ type agent struct {
 	credit chan int // of the input
 }
 
-func newFleet(w *watch) *fleet {
+func newFleet(w *watch) (_ *fleet, err error) {
 	f := &fleet{
 		job: w.job, w: w,
 		stopping: make(chan struct{}), starts: make(chan struct{}, maxStarts), forks: make(chan func()), over: make(chan struct{}),
 	}
 	for i, ranks := range w.Hosts.deal(w.Size) {
 		if len(ranks) > 0 {
-			a := &agent{fleet: f, host: w.Hosts.List[i].Name, ranks: ranks, pending: true, ended: map[int]bool{}, credit: make(chan int, 1)}
+			host := w.Hosts.List[i]
+			a := &agent{fleet: f, host: host.Name, here: host.Here || thisHost(host.Name), ranks: ranks, pending: true, ended: map[int]bool{}, credit: make(chan int, 1)}
 			a.said.tell = a.tell
 			a.credit <- wire.Window
 			f.agents = append(f.agents, a)
 		}
 	}
-	return f
+	if w.Hosts.Copy {
+		f.copied, err = w.toCopy()
+	}
+	return f, err
 }
 
 // run serves the agents until all have ended. It keeps its thread: see fork.
@@ -223,6 +228,9 @@ func (a *agent) serve() error {
 		return err
 	}
 	a.out = newOutbox(in)
+	if a.copies() {
+		go a.copied[own].send(func(b []byte) error { return a.out.wait(b) }) // an error is seen in what the shell says
+	}
 	r := bufio.NewReaderSize(out, 64<<10)
 	end := func() error {
 		a.out.close()
@@ -239,21 +247,34 @@ func (a *agent) serve() error {
 		a.said.Write(line)
 	}
 	if err != nil {
-		a.cmd.Process.Kill()
+		if !hungUp(err) {
+			a.cmd.Process.Kill()
+		}
 		return a.noAgent(err, end())
-	}
-	if err := a.setUp(); err != nil {
-		return errors.Join(fmt.Errorf("%w: %w", ErrAgent, err), end())
 	}
 	a.said.goLive()
 	quiet := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() { a.listen(quiet) })
+	setup := make(chan error, 1)
+	go func() {
+		err := a.setUp()
+		if err != nil {
+			a.cmd.Process.Kill()
+		}
+		setup <- err
+	}()
 	err = a.converse(r)
 	close(quiet)
 	wg.Wait()
 	if err != nil {
-		a.cmd.Process.Kill()
+		if !hungUp(err) { // else the shell removes copies
+			a.cmd.Process.Kill()
+		}
+		a.out.close()
+		if why := <-setup; why != nil && !errors.Is(why, errClosed) {
+			return errors.Join(fmt.Errorf("%w: %w", ErrAgent, why), end())
+		}
 	}
 	status := end()
 	switch {
@@ -261,11 +282,14 @@ func (a *agent) serve() error {
 		return nil
 	case a.silent.Load():
 		return fmt.Errorf("%w: no answer for %v", ErrLost, a.silence())
-	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
+	case hungUp(err):
 		return fmt.Errorf("%w: its agent ended without a result (%s: %s)", ErrLost, a.shellName(), ending(status))
 	}
 	return fmt.Errorf("%w: %w", ErrLost, err)
 }
+
+// hungUp says that a conversation is over because the shell has ended, or is about to.
+func hungUp(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) }
 
 // noAgent explains why there is no agent: err is how its output ended, status how its shell did.
 func (a *agent) noAgent(err, status error) error {
@@ -278,10 +302,14 @@ func (a *agent) noAgent(err, status error) error {
 	switch {
 	case a.silent.Load():
 		return fmt.Errorf("%w: %s has said nothing for %v", ErrAgent, a.shellName(), startPatience)
-	case !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF):
+	case !hungUp(err):
 		return fmt.Errorf("%w: %w", ErrAgent, err)
+	case a.copies() && code == 126:
+		return fmt.Errorf("%w: the copy of %s cannot be run there: have TMPDIR there name a folder where programs may be run", ErrAgent, program)
+	case a.copies():
+		return fmt.Errorf("%w: %s, which is to copy %s: %s", ErrAgent, a.shellName(), program, ending(status))
 	case code == 127 || code == 126:
-		return fmt.Errorf("%w: %s cannot be run there: install it under this path", ErrAgent, program)
+		return fmt.Errorf("%w: %s cannot be run there: install it under this path, or let --copy send it", ErrAgent, program)
 	}
 	return fmt.Errorf("%w: %s: %s", ErrAgent, a.shellName(), ending(status))
 }
@@ -312,7 +340,7 @@ func (a *agent) start() (in io.WriteCloser, out io.Reader, err error) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		if a.stopped {
-			err = context.Canceled
+			err = errClosed
 		} else if err = cmd.Start(); err == nil {
 			a.cmd = cmd
 		}
@@ -337,7 +365,11 @@ func (a *agent) setUp() error {
 		if !must {
 			dir, _ = os.Getwd()
 		}
-		m.Programs = append(m.Programs, wire.Program{Args: p.Args, Env: slices.Concat(passed(a.environment), p.Set), Dir: dir, MustDir: must, File: wire.NoFile})
+		x := wire.Program{Args: p.Args, Env: slices.Concat(passed(a.environment), p.Set), Dir: dir, MustDir: must, File: wire.NoFile}
+		if a.copies() {
+			x.File = uint32(a.copied[i+1].index)
+		}
+		m.Programs = append(m.Programs, x)
 	}
 	for _, rank := range a.ranks {
 		m.Ranks = append(m.Ranks, wire.Rank{Number: uint32(rank), Program: uint32(a.programOf(rank))})
@@ -346,10 +378,15 @@ func (a *agent) setUp() error {
 	if len(b) > wire.MaxSetup {
 		return fmt.Errorf("arguments and variables of %d bytes, the most are %d", len(b), wire.MaxSetup)
 	}
+	if a.copies() {
+		if err := a.sendPrograms(); err != nil {
+			return err
+		}
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.stopped {
-		return context.Canceled
+		return errClosed
 	}
 	a.set = true
 	a.out.put(b)

@@ -24,8 +24,12 @@ import (
 )
 
 func init() {
-	acts["agent"] = func([]string) int {
-		if err := Agent(context.Background(), os.Stdin, os.Stdout, ""); err != nil {
+	acts["agent"] = func(args []string) int {
+		folder := ""
+		if len(args) == 3 {
+			folder = args[2]
+		}
+		if err := Agent(context.Background(), os.Stdin, os.Stdout, folder); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
@@ -47,7 +51,7 @@ func shell(t *testing.T, script string) []string {
 func across(t *testing.T, o Options, script string) Options {
 	t.Helper()
 	half := o.Size / 2
-	o.Hosts = &Hosts{List: []Host{{"a", half}, {"b", o.Size - half}}, Shell: shell(t, script)}
+	o.Hosts = &Hosts{List: []Host{{Name: "a", Slots: half}, {Name: "b", Slots: o.Size - half}}, Shell: shell(t, script)}
 	return o
 }
 
@@ -77,9 +81,10 @@ func TestFleetStatus(t *testing.T) {
 	}{
 		"success":          {[]string{"exit", "0", "0", "0", "0"}, Kill, []int{0, 0, 0, 0}, 0},
 		"all go on":        {[]string{"exit", "0", "0", "4", "-9"}, Continue, []int{0, 0, 4, 137}, -1},
-		"others are ended": {[]string{"fail", "3"}, Kill, []int{143, 143, 143, 7}, 7},
-		"a rank aborts":    {[]string{"abort", "77"}, Kill, nil, 77},
-		"what survives":    {[]string{"survive"}, Continue, []int{0, 137, 0, 0}, 137},
+		"others are ended": {[]string{"fail", "3"}, Kill, nil, 7}, // some before they are there
+
+		"a rank aborts": {[]string{"abort", "77"}, Kill, nil, 77},
+		"what survives": {[]string{"survive"}, Continue, []int{0, 137, 0, 0}, 137},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -193,10 +198,10 @@ func TestFleetNoAgent(t *testing.T) {
 	}{
 		"refused":         {`[ "$1" = b ] && { echo "connect to host b: refused" >&2; exit 255; }`, ErrAgent, []string{"host b (ranks 1-2)", "exit status 255", "it wrote: connect to host b: refused"}},
 		"no sluice":       {`[ "$1" = b ] && exit 127`, ErrAgent, []string{"host b", procs.Program() + " cannot be run there"}},
-		"another version": {`[ "$1" = b ] && { printf '\000sluice-agent\000\000\377'; exec cat; }`, wire.ErrVersion, []string{"host b", "its agent speaks version 255"}},
+		"another version": {`[ "$1" = b ] && { printf '\000sluice-agent\000\000\377\n'; exec cat; }`, wire.ErrVersion, []string{"host b", "its agent speaks version 255"}},
 		"noise":           {`[ "$1" = b ] && exec yes`, wire.ErrNoise, []string{"host b", "65536 bytes of something else"}},
-		"no messages":     {`[ "$1" = b ] && { printf '\000sluice-agent\000\000\001'; exec yes; }`, wire.ErrProtocol, []string{"host b"}},
-		"ends early":      {`[ "$1" = b ] && { printf '\000sluice-agent\000\000\001'; exit 3; }`, ErrLost, []string{"host b", "exit status 3"}},
+		"no messages":     {`[ "$1" = b ] && { printf '\000sluice-agent\000\000\001\n'; exec yes; }`, wire.ErrProtocol, []string{"host b"}},
+		"ends early":      {`[ "$1" = b ] && { printf '\000sluice-agent\000\000\001\n'; exit 3; }`, ErrLost, []string{"host b", "exit status 3"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -302,7 +307,7 @@ func TestPrograms(t *testing.T) {
 		o.Args, o.Set = []string{"sh", "-c", `echo "first $A"`}, []string{"A=b c"}
 		o.More = []Program{{Size: 2, Args: []string{"sh", "-c", `echo "second $A $PWD"`}, Dir: dir, Set: []string{"A="}}}
 		if hosts {
-			o.Hosts = &Hosts{List: []Host{{"a", 1}, {"b", 2}}, Shell: shell(t, "")}
+			o.Hosts = &Hosts{List: []Host{{Name: "a", Slots: 1}, {Name: "b", Slots: 2}}, Shell: shell(t, "")}
 		}
 		o.Stdout, o.Prefix = &out, true
 		r, err := Run(procs.Within(t), o)
@@ -312,6 +317,79 @@ func TestPrograms(t *testing.T) {
 			require.Contains(t, out.String(), line)
 		}
 	}
+}
+
+// Copies of the programs run, and are gone afterwards, also if the agent is killed.
+func TestCopy(t *testing.T) {
+	dir := t.TempDir()
+	tool := filepath.Join(t.TempDir(), "tool")
+	require.NoError(t, os.WriteFile(tool, []byte("#!/bin/sh\necho $0 $1 $PPID\nexec sleep 1000\n"), 0o700))
+	for _, kill := range []bool{false, true} {
+		o := across(t, options(t, 2, ""), "export TMPDIR="+dir)
+		o.Args, o.Hosts.Copy = []string{tool, "x"}, true
+		o.More = []Program{{Size: 1, Args: []string{"sleep", "1000"}}, {Size: 1, Args: []string{tool, "y"}}}
+		o.Hosts.List[1].Slots = 3
+		r := startRun(t, o)
+		lines := map[string]bool{}
+		var agent int
+		for range 3 {
+			var path, word string
+			var rank int
+			select {
+			case line := <-r.out.lines:
+				_, err := fmt.Sscanf(line, "[%d] %s %s %d", &rank, &path, &word, &agent)
+				require.NoError(t, err, line)
+			case <-r.done:
+				require.NoError(t, r.err)
+			}
+			lines[word] = true
+			require.Equal(t, dir, filepath.Dir(filepath.Dir(path)))
+			require.Regexp(t, "^program[01]$", filepath.Base(path))
+			info, err := os.Stat(filepath.Dir(path))
+			require.NoError(t, err)
+			require.Equal(t, os.FileMode(0o700), info.Mode().Perm())
+		}
+		require.Equal(t, map[string]bool{"x": true, "y": true}, lines)
+		if kill {
+			require.NoError(t, syscall.Kill(agent, syscall.SIGKILL))
+		} else {
+			r.cancel()
+		}
+		<-r.done
+		require.Error(t, r.err)
+		procs.Eventually(t, func() bool {
+			left, err := os.ReadDir(dir)
+			require.NoError(t, err)
+			return len(left) == 0
+		})
+	}
+}
+
+// What keeps a copy from being made is named.
+func TestCopyFails(t *testing.T) {
+	o := across(t, options(t, 2, "wait"), "export TMPDIR=/no/such/folder")
+	o.Hosts.Copy = true
+	_, err := Run(procs.Within(t), o)
+	require.ErrorIs(t, err, ErrAgent)
+	require.ErrorContains(t, err, "/no/such/folder")
+
+	dir := t.TempDir()
+	o = across(t, options(t, 2, "wait"), "export TMPDIR="+dir+`; head() { command head -c 1000; }; eval "$(printf %s "$2" | sed "s/^exec .sh. .-c. .//; s/.\$//")"; exit`)
+	o.Hosts.Copy = true
+	_, err = Run(procs.Within(t), o)
+	require.ErrorIs(t, err, ErrAgent)
+	require.ErrorContains(t, err, "is not complete")
+
+	dir = t.TempDir() // in the other one the shell of host a may have been killed
+	o = across(t, options(t, 2, "wait"), "export TMPDIR="+dir)
+	o.Hosts.Copy, o.Args = true, []string{"no-such-program-anywhere"}
+	_, err = Run(procs.Within(t), o)
+	var start *StartError
+	require.ErrorAs(t, err, &start)
+	require.ErrorIs(t, err, exec.ErrNotFound)
+	left, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Empty(t, left)
 }
 
 // An agent refuses what no launcher says, and says why.

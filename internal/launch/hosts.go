@@ -20,6 +20,11 @@ type Hosts struct {
 	// Shell is the command that runs a command on a host: its arguments, followed by the host and the
 	// command. nil: ssh, which must not ask anything.
 	Shell []string
+	// Slurm has srun, inside the allocation of this process, start the agents in place of the Shell.
+	Slurm bool
+	// Copy sends this program, and those of the ranks, to the hosts, which keep them in a private folder
+	// for temporary files until their ranks have ended.
+	Copy bool
 	// Silence is how long a host may not answer before it counts as lost. Zero means DefaultSilence; less
 	// than zero means for ever.
 	Silence time.Duration
@@ -29,6 +34,7 @@ type Hosts struct {
 type Host struct {
 	Name  string // or address, for the Shell
 	Slots int
+	Here  bool // it is this one
 }
 
 // DefaultSilence is used if Hosts.Silence is zero.

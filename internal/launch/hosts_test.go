@@ -11,14 +11,14 @@ import (
 
 func TestParseHosts(t *testing.T) {
 	for text, want := range map[string][]Host{
-		"a":                 {{"a", 1}},
-		"a:4,b:4":           {{"a", 4}, {"b", 4}},
-		"a,b,a:3":           {{"a", 4}, {"b", 1}},
-		"me@a.example:2":    {{"me@a.example", 2}},
-		"10.0.0.1:65536":    {{"10.0.0.1", 65536}},
-		"[fd00::2]:3,[::1]": {{"fd00::2", 3}, {"::1", 1}},
-		"me@[fd00::2]:3":    {{"me@fd00::2", 3}},
-		"[fe80::1%eth0]":    {{"fe80::1%eth0", 1}},
+		"a":                 {{Name: "a", Slots: 1}},
+		"a:4,b:4":           {{Name: "a", Slots: 4}, {Name: "b", Slots: 4}},
+		"a,b,a:3":           {{Name: "a", Slots: 4}, {Name: "b", Slots: 1}},
+		"me@a.example:2":    {{Name: "me@a.example", Slots: 2}},
+		"10.0.0.1:65536":    {{Name: "10.0.0.1", Slots: 65536}},
+		"[fd00::2]:3,[::1]": {{Name: "fd00::2", Slots: 3}, {Name: "::1", Slots: 1}},
+		"me@[fd00::2]:3":    {{Name: "me@fd00::2", Slots: 3}},
+		"[fe80::1%eth0]":    {{Name: "fe80::1%eth0", Slots: 1}},
 	} {
 		got, err := ParseHosts(text)
 		require.NoError(t, err, text)
@@ -42,7 +42,7 @@ func TestReadHosts(t *testing.T) {
 		a slots=1
 	`))
 	require.NoError(t, err)
-	require.Equal(t, []Host{{"a", 5}, {"b", 2}, {"c", 3}, {"d", 1}}, list)
+	require.Equal(t, []Host{{Name: "a", Slots: 5}, {Name: "b", Slots: 2}, {Name: "c", Slots: 3}, {Name: "d", Slots: 1}}, list)
 	for _, text := range []string{"", "# none", "a slots=0", "a slots", "a cores=3", "-x", "a slots=1 -oX"} {
 		_, err := ReadHosts(strings.NewReader(text))
 		require.ErrorIs(t, err, ErrHost, text)
@@ -70,7 +70,7 @@ func FuzzHosts(f *testing.F) {
 
 // Every rank is on one host; hosts get no more than they have slots while there are some.
 func TestDeal(t *testing.T) {
-	hosts := []Host{{"a", 2}, {"b", 1}, {"c", 3}}
+	hosts := []Host{{Name: "a", Slots: 2}, {Name: "b", Slots: 1}, {Name: "c", Slots: 3}}
 	for _, c := range []struct {
 		byNode bool
 		size   int
@@ -89,6 +89,6 @@ func TestDeal(t *testing.T) {
 	require.NoError(t, (&Hosts{List: hosts}).check(6, false))
 	require.ErrorContains(t, (&Hosts{List: hosts}).check(7, false), "7 ranks for 6 slots on 3 hosts")
 	require.NoError(t, (&Hosts{List: hosts}).check(7, true))
-	require.ErrorIs(t, (&Hosts{List: []Host{{"-x", 1}}}).check(1, false), ErrHost)
+	require.ErrorIs(t, (&Hosts{List: []Host{{Name: "-x", Slots: 1}}}).check(1, false), ErrHost)
 	require.ErrorIs(t, (&Hosts{}).check(1, false), ErrHost)
 }

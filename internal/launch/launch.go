@@ -361,7 +361,11 @@ func (j *job) run(ctx context.Context) (Result, error) {
 
 	var thread sync.WaitGroup
 	if j.Hosts != nil {
-		w.fleet = newFleet(w)
+		fleet, err := newFleet(w)
+		if err != nil {
+			return j.result, err
+		}
+		w.fleet = fleet
 		thread.Go(w.fleet.run)
 	} else {
 		thread.Go(func() { j.fork(w.orders, w.started) })

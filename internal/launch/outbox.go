@@ -1,6 +1,8 @@
 package launch
 
 import (
+	"errors"
+	"fmt"
 	"io"
 	"sync"
 )
@@ -14,6 +16,9 @@ type outbox struct {
 	err   error // nothing is written any more
 	done  chan struct{}
 }
+
+// errClosed: nothing can be written any more.
+var errClosed = errors.New("the conversation is over")
 
 // crowded is from how many bytes on those that may wait do.
 const crowded = 256 << 10
@@ -44,7 +49,7 @@ func (o *outbox) write(w io.Writer) {
 		o.mu.Lock()
 		o.size -= len(b)
 		if err != nil {
-			o.err, o.queue = err, nil
+			o.err, o.queue = fmt.Errorf("%w: %w", errClosed, err), nil
 		}
 		o.moved.Broadcast()
 	}
@@ -84,7 +89,7 @@ func (o *outbox) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.err == nil {
-		o.err = io.ErrClosedPipe
+		o.err = errClosed
 	}
 	o.moved.Broadcast()
 }

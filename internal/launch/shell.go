@@ -15,6 +15,9 @@ import (
 // in the foreground of the terminal; ConnectTimeout: a host that is not there would take minutes.
 var ssh = []string{"ssh", "-T", "-x", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"}
 
+// srun starts one process on a node beside whatever else runs there, with all that the job has of the node.
+var srun = []string{"srun", "--overlap", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1", "--mpi=none", "--cpu-bind=none", "--quiet"}
+
 // AgentCommand is the argument with which this program is an agent: see [Agent].
 const AgentCommand = "agent"
 
@@ -35,14 +38,25 @@ func (a *agent) command() *exec.Cmd {
 	if err != nil {
 		self = os.Args[0]
 	}
-	var cmd *exec.Cmd
-	if thisHost(a.host) {
-		cmd = exec.Command(self, AgentCommand)
+	if a.here {
+		cmd := exec.Command(self, AgentCommand)
 		cmd.Env = a.environment
 		return cmd
 	}
-	shell := slices.Concat(a.Hosts.shell(), []string{a.host, "exec " + quote(self) + " " + AgentCommand})
-	cmd = exec.Command(shell[0], shell[1:]...)
+	words := []string{self, AgentCommand}
+	if a.copies() {
+		words = []string{"sh", "-c", a.copied[own].receiver()}
+	}
+	var shell []string
+	if a.Hosts.Slurm {
+		shell = slices.Concat(srun, []string{"--nodelist=" + a.host}, words)
+	} else {
+		for i := range words {
+			words[i] = quote(words[i])
+		}
+		shell = slices.Concat(a.Hosts.shell(), []string{a.host, "exec " + strings.Join(words, " ")})
+	}
+	cmd := exec.Command(shell[0], shell[1:]...)
 	cmd.Env = boot.WithoutLauncher(os.Environ())
 	return cmd
 }

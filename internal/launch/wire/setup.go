@@ -82,7 +82,7 @@ func (m Setup) Append(b []byte) []byte {
 		b = binary.BigEndian.AppendUint32(b, r.Program)
 	}
 	binary.BigEndian.PutUint32(b[start+8:], uint32(len(b)-start-headerSize))
-	return b
+	return append(b, end)
 }
 
 func appendText[T string | []byte](b []byte, s T) []byte {

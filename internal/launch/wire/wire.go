@@ -1,7 +1,8 @@
 // Package wire has the messages between 'sluice run' and its agents on other hosts.
 //
 // An agent first writes a preamble, for its shell may have written before: see [Preamble]. After it both
-// sides write messages, each a header and a body. Integers are big-endian.
+// sides write messages, each a header, a body, and a newline, for srun passes on whole lines alone. Integers
+// are big-endian.
 //
 //	0  1  kind
 //	1  3  zero
@@ -60,6 +61,9 @@ const (
 	MaxNoise = 64 << 10
 	// MaxRank is the most ranks of a job.
 	MaxRank = 1 << 20
+
+	// end is the last byte of the preamble and of each message.
+	end = '\n'
 )
 
 var (
@@ -194,26 +198,20 @@ func header(b []byte, k Kind, rank uint32, length int) []byte {
 func (m File) Append(b []byte) []byte {
 	b = header(b, KindFile, m.Index, 40)
 	b = binary.BigEndian.AppendUint64(b, m.Size)
-	return append(b, m.Sum[:]...)
+	return append(append(b, m.Sum[:]...), end)
 }
 
-func (m Chunk) Append(b []byte) []byte {
-	return append(header(b, KindChunk, 0, len(m.Data)), m.Data...)
-}
+func (m Chunk) Append(b []byte) []byte { return data(b, KindChunk, m.Data) }
 
-func (m Signal) Append(b []byte) []byte {
-	return binary.BigEndian.AppendUint32(header(b, KindSignal, m.Rank, 4), m.Number)
-}
+func (m Signal) Append(b []byte) []byte { return number(b, KindSignal, m.Rank, m.Number) }
 
-func (m Stop) Append(b []byte) []byte { return header(b, KindStop, 0, 0) }
+func (m Stop) Append(b []byte) []byte { return data(b, KindStop, nil) }
 
-func (m Input) Append(b []byte) []byte {
-	return append(header(b, KindInput, 0, len(m.Data)), m.Data...)
-}
+func (m Input) Append(b []byte) []byte { return data(b, KindInput, m.Data) }
 
-func (m Mute) Append(b []byte) []byte { return append(header(b, KindMute, 0, 1), m.Stream) }
+func (m Mute) Append(b []byte) []byte { return data(b, KindMute, []byte{m.Stream}) }
 
-func (m Ping) Append(b []byte) []byte { return header(b, KindPing, 0, 0) }
+func (m Ping) Append(b []byte) []byte { return data(b, KindPing, nil) }
 
 func (m Started) Append(b []byte) []byte {
 	text := shorten(m.Text)
@@ -221,27 +219,30 @@ func (m Started) Append(b []byte) []byte {
 	b = binary.BigEndian.AppendUint32(b, m.Ranks)
 	b = append(b, flag(m.More), byte(m.Failure))
 	b = binary.BigEndian.AppendUint32(b, m.Number)
-	return append(b, text...)
+	return append(append(b, text...), end)
 }
 
-func (m Exit) Append(b []byte) []byte {
-	return binary.BigEndian.AppendUint32(header(b, KindExit, m.Rank, 4), m.Status)
-}
+func (m Exit) Append(b []byte) []byte { return number(b, KindExit, m.Rank, m.Status) }
 
 func (m Output) Append(b []byte) []byte {
 	b = append(header(b, KindOutput, 0, 1+len(m.Data)), m.Stream)
-	return append(b, m.Data...)
+	return append(append(b, m.Data...), end)
 }
 
-func (m Taken) Append(b []byte) []byte {
-	return binary.BigEndian.AppendUint32(header(b, KindTaken, 0, 4), m.Bytes)
+func (m Taken) Append(b []byte) []byte { return number(b, KindTaken, 0, m.Bytes) }
+
+func (m Pong) Append(b []byte) []byte { return data(b, KindPong, nil) }
+
+func (m Done) Append(b []byte) []byte { return data(b, KindDone, []byte(shorten(m.Text))) }
+
+// data appends a message whose body is bytes.
+func data(b []byte, k Kind, body []byte) []byte {
+	return append(append(header(b, k, 0, len(body)), body...), end)
 }
 
-func (m Pong) Append(b []byte) []byte { return header(b, KindPong, 0, 0) }
-
-func (m Done) Append(b []byte) []byte {
-	text := shorten(m.Text)
-	return append(header(b, KindDone, 0, len(text)), text...)
+// number appends a message whose body is a number.
+func number(b []byte, k Kind, rank, n uint32) []byte {
+	return append(binary.BigEndian.AppendUint32(header(b, k, rank, 4), n), end)
 }
 
 func flag(set bool) byte {
@@ -281,14 +282,17 @@ func Read(r io.Reader) (Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	body := make([]byte, length)
+	body := make([]byte, length+1)
 	if _, err := io.ReadFull(r, body); err != nil {
 		if errors.Is(err, io.EOF) {
 			err = io.ErrUnexpectedEOF
 		}
 		return nil, err
 	}
-	return parseBody(k, rank, body)
+	if body[length] != end {
+		return nil, fmt.Errorf("%w: %v: it goes on after its end", ErrProtocol, k)
+	}
+	return parseBody(k, rank, body[:length:length])
 }
 
 // parseBody decodes a body whose length is within the limits of its kind. The message may refer to it.
@@ -349,8 +353,8 @@ func parseBody(k Kind, rank uint32, body []byte) (Message, error) {
 // mark begins the preamble: what no shell prints.
 var mark = []byte("\x00sluice-agent\x00")
 
-// Preamble is what an agent writes first: a mark, and the version of the messages.
-func Preamble() []byte { return binary.BigEndian.AppendUint16(bytes.Clone(mark), Version) }
+// Preamble is what an agent writes first: a mark, the version of the messages, and a newline.
+func Preamble() []byte { return append(binary.BigEndian.AppendUint16(bytes.Clone(mark), Version), end) }
 
 // Await reads up to the preamble and returns what came before it. Errors: [ErrNoise], [ErrVersion], those
 // of r.
@@ -366,7 +370,7 @@ func Await(r io.ByteReader) (noise []byte, err error) {
 		noise = append(noise, c)
 	}
 	noise = noise[:len(noise)-len(mark)]
-	var v [2]byte
+	var v [3]byte
 	for i := range v {
 		if v[i], err = r.ReadByte(); err != nil {
 			return noise, err

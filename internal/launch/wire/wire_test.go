@@ -22,23 +22,23 @@ var golden = []struct {
 }{
 	{File{Index: 1, Size: 258, Sum: [32]byte{0xaa, 31: 0xbb}}, `kind: 01000000 rank: 00000001 length: 00000028
 		size: 0000000000000102
-		sum:  aa000000000000000000000000000000000000000000000000000000000000bb`},
-	{Chunk{[]byte{1, 2, 3}}, `kind: 02000000 rank: 00000000 length: 00000003 data: 010203`},
-	{Signal{Rank: 5, Number: 15}, `kind: 04000000 rank: 00000005 length: 00000004 number: 0000000f`},
-	{Stop{}, `kind: 05000000 rank: 00000000 length: 00000000`},
-	{Input{[]byte{9}}, `kind: 06000000 rank: 00000000 length: 00000001 data: 09`},
-	{Input{[]byte{}}, `kind: 06000000 rank: 00000000 length: 00000000`},
-	{Mute{Stderr}, `kind: 07000000 rank: 00000000 length: 00000001 stream: 02`},
-	{Ping{}, `kind: 08000000 rank: 00000000 length: 00000000`},
+		sum:  aa000000000000000000000000000000000000000000000000000000000000bb end: 0a`},
+	{Chunk{[]byte{1, 2, 3}}, `kind: 02000000 rank: 00000000 length: 00000003 data: 010203 end: 0a`},
+	{Signal{Rank: 5, Number: 15}, `kind: 04000000 rank: 00000005 length: 00000004 number: 0000000f end: 0a`},
+	{Stop{}, `kind: 05000000 rank: 00000000 length: 00000000 end: 0a`},
+	{Input{[]byte{9}}, `kind: 06000000 rank: 00000000 length: 00000001 data: 09 end: 0a`},
+	{Input{[]byte{}}, `kind: 06000000 rank: 00000000 length: 00000000 end: 0a`},
+	{Mute{Stderr}, `kind: 07000000 rank: 00000000 length: 00000001 stream: 02 end: 0a`},
+	{Ping{}, `kind: 08000000 rank: 00000000 length: 00000000 end: 0a`},
 	{Started{Ranks: 16, More: true}, `kind: 09000000 rank: 00000000 length: 0000000a
-		ranks: 00000010 more: 01 failure: 00 number: 00000000`},
+		ranks: 00000010 more: 01 failure: 00 number: 00000000 end: 0a`},
 	{Started{Ranks: 2, Failure: NotFound, Number: 6, Text: "no"}, `kind: 09000000 rank: 00000000 length: 0000000c
-		ranks: 00000002 more: 00 failure: 01 number: 00000006 text: 6e6f`},
-	{Exit{Rank: 7, Status: 137}, `kind: 0a000000 rank: 00000007 length: 00000004 status: 00000089`},
-	{Output{Stdout, []byte("hi\n")}, `kind: 0b000000 rank: 00000000 length: 00000004 stream: 01 data: 68690a`},
-	{Taken{1024}, `kind: 0c000000 rank: 00000000 length: 00000004 bytes: 00000400`},
-	{Pong{}, `kind: 0d000000 rank: 00000000 length: 00000000`},
-	{Done{"x"}, `kind: 0e000000 rank: 00000000 length: 00000001 text: 78`},
+		ranks: 00000002 more: 00 failure: 01 number: 00000006 text: 6e6f end: 0a`},
+	{Exit{Rank: 7, Status: 137}, `kind: 0a000000 rank: 00000007 length: 00000004 status: 00000089 end: 0a`},
+	{Output{Stdout, []byte("hi\n")}, `kind: 0b000000 rank: 00000000 length: 00000004 stream: 01 data: 68690a end: 0a`},
+	{Taken{1024}, `kind: 0c000000 rank: 00000000 length: 00000004 bytes: 00000400 end: 0a`},
+	{Pong{}, `kind: 0d000000 rank: 00000000 length: 00000000 end: 0a`},
+	{Done{"x"}, `kind: 0e000000 rank: 00000000 length: 00000001 text: 78 end: 0a`},
 	{Setup{
 		Size: 8, Prefix: true, Input: true, Stderr: true, Bind: 1, Job: "j", Secret: []byte{0xde, 0xad}, Server: "a:1",
 		Programs: []Program{{Args: []string{"p", ""}, Env: []string{"A=b"}, Dir: "/d", MustDir: true, File: NoFile}},
@@ -54,7 +54,7 @@ var golden = []struct {
 		env:     00000001 00000003 413d62
 		dir:     00000002 2f64 must: 01
 		file:    ffffffff
-		ranks:   00000002 00000000 00000000 00000003 00000000`},
+		ranks:   00000002 00000000 00000000 00000003 00000000 end: 0a`},
 }
 
 func unhex(t testing.TB, s string) []byte {
@@ -110,13 +110,14 @@ func TestRefused(t *testing.T) {
 		"taken":              `0c000000 00000000 00000004 00020001`,
 		"more and failure":   `09000000 00000000 0000000a 00000000 01 01 00000000`,
 		"text of no failure": `09000000 00000000 0000000b 00000000 00 00 00000000 61`,
+		"no end":             `05000000 00000000 00000000 0b`,
 		"setup: short":       `03000000 00000000 00000003 000000`,
 		"setup: job":         `03000000 00000000 0000000c 00000001 00000000 ffffffff`,
 		"setup: programs":    `03000000 00000000 00000018 00000001 00000000 00000000 00000000 00000000 ffffffff`,
 		"setup: no ranks":    `03000000 00000000 0000001c 00000001 00000000 00000000 00000000 00000000 00000000 00000000`,
 	} {
 		b := unhex(t, s)
-		_, err := Read(io.MultiReader(bytes.NewReader(b), zeros{}))
+		_, err := Read(io.MultiReader(bytes.NewReader(b), newlines{}))
 		require.ErrorIs(t, err, ErrProtocol, name)
 	}
 	good := Setup{Size: 4, Programs: []Program{{Args: []string{"p"}}}, Ranks: []Rank{{1, 0}, {2, 0}}}
@@ -135,13 +136,13 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// zeros never end.
-type zeros struct{}
+// newlines never end.
+type newlines struct{}
 
-func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
+func (newlines) Read(b []byte) (int, error) { return copy(b, bytes.Repeat([]byte{end}, len(b))), nil }
 
 func TestPreamble(t *testing.T) {
-	require.Equal(t, "00736c756963652d6167656e74000001", hex.EncodeToString(Preamble()))
+	require.Equal(t, "00736c756963652d6167656e740000010a", hex.EncodeToString(Preamble()))
 	await := func(s string) (string, error) {
 		noise, err := Await(bufio.NewReader(strings.NewReader(s)))
 		return string(noise), err
@@ -155,7 +156,7 @@ func TestPreamble(t *testing.T) {
 	noise, err = await("sh: no such file\n")
 	require.ErrorIs(t, err, io.EOF)
 	require.Equal(t, "sh: no such file\n", noise)
-	_, err = await("\x00sluice-agent\x00\x00\x02")
+	_, err = await("\x00sluice-agent\x00\x00\x02\n")
 	require.ErrorIs(t, err, ErrVersion)
 	_, err = await(strings.Repeat("x", MaxNoise+1))
 	require.ErrorIs(t, err, ErrNoise)

@@ -126,6 +126,9 @@ func (c *Cluster) Start(cmd *exec.Cmd) error { return c.hosts[0].net.In(cmd.Star
 // Vanish has no packet reach the host any more, or leave it.
 func (h *Host) Vanish() error { return h.net.Vanish() }
 
+// Path is where a file of the host is here.
+func (h *Host) Path(name string) string { return fmt.Sprintf("/proc/%d/root%s", h.init.Pid, name) }
+
 // Processes lists the processes of the host, except the first and sshd, but with its sessions: their ids
 // here, and what they run.
 func (h *Host) Processes() map[int]string {
