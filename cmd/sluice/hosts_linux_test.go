@@ -67,6 +67,9 @@ func init() {
 			if err := n.Sendrecv(ctx, in, n.Rank()^1, in, n.Rank()^1); err != nil {
 				return err
 			}
+			if _, err := n.Exchange(ctx, nil); err != nil { // all have opened their devices
+				return err
+			}
 			if err := listening(); err != nil {
 				return err
 			}
@@ -112,7 +115,11 @@ func testHosts(t *testing.T, b bed) {
 	require.Equal(t, 3, status, out)
 	require.Equal(t, []string{"[0] true 64", "[1] true 64", "[2] it's /usr", "sluice run: rank 2 failed with status 3"}, sorted(out))
 
-	for _, provider := range []string{"tcp", "shm,tcp"} {
+	providers := []string{"tcp"}
+	if need.WantLong() {
+		providers = append(providers, "shm,tcp")
+	}
+	for _, provider := range providers {
 		out, status = c.Run(ranks.Within(t), ranks.Environ("listeners", "SLUICE_TRANSPORT="+provider, "SLUICE_PORTS=30000-30019", "SLUICE_NET=198.18.0.0/16"),
 			b.sluice, "run", "-H", "home:2,h1:2", "--map-by", "node", b.self)
 		require.Zero(t, status, out)
@@ -287,4 +294,12 @@ func testSlurm(t *testing.T, b bed) {
 	for rank := range 4 {
 		require.Contains(t, e.stdout, fmt.Sprintf("[%d] %d of 4 at one has %d\n", rank, rank, (rank+3)%4))
 	}
+
+	// Each node has an agent; when sluice is killed, nothing is left.
+	const script = `"$0" run --prefix "$1" >/run/out & until [ "$(grep -c pid /run/out)" = 4 ]; do sleep 0.05; done
+		pgrep -c -f "^$0 agent"; pgrep -c -f "^$1"; kill -9 $!; while pgrep -f "^($0|$1)" >/dev/null; do sleep 0.05; done; echo over`
+	cmd = exec.CommandContext(ranks.Within(t), "../../internal/boot/testdata/slurm.sh", "salloc", "--quiet", "-N", "2", "-n", "4", "sh", "-c", script, b.sluice, b.self)
+	cmd.Env = ranks.Environ("wait")
+	e = finish(t, cmd)
+	require.Equal(t, "2\n4\nover\n", e.stdout, e.stderr)
 }
