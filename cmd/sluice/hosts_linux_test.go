@@ -303,3 +303,21 @@ func testSlurm(t *testing.T, b bed) {
 	e = finish(t, cmd)
 	require.Equal(t, "2\n4\nover\n", e.stdout, e.stderr)
 }
+
+// BenchmarkHosts is the time of a job of four ranks that exchange a message each: on this host, and on two
+// with sshd.
+func BenchmarkHosts(b *testing.B) {
+	sluice := filepath.Join(b.TempDir(), "sluice")
+	out, err := exec.Command("go", "build", "-o", sluice, ".").CombinedOutput()
+	require.NoError(b, err, "%s", out)
+	c := sshd.New(b, 2, "1m")
+	for name, where := range map[string][]string{"one": {"-n", "4"}, "two": {"-H", "h1:2,h2:2"}} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				args := append(append([]string{sluice, "run"}, where...), ranks.Program())
+				out, status := c.Run(b.Context(), ranks.Environ("neighbors", "SLUICE_TRANSPORT=shm,tcp"), args...)
+				require.Zero(b, status, out)
+			}
+		})
+	}
+}
