@@ -204,7 +204,7 @@ func TestVariables(t *testing.T) {
 	// Hydra's are asked for once it has been talked to.
 	delete(listed, envHydraLocal)
 	delete(listed, envHydraLocals)
-	listed[EnvSame] = true // internal/variable has it: 'sluice run' leaves it to its ranks
+	listed[EnvSame] = true        // internal/variable has it: 'sluice run' leaves it to its ranks
 	listed[reach.EnvPorts] = true // one that all listeners heed; under Slurm the other ranks must know the port
 	require.Equal(t, listed, asked)
 }
