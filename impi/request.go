@@ -489,6 +489,7 @@ func engineOf(op string, list []Request) (e *engine, err error) {
 }
 
 func (a *anyOf) over() bool {
+	a.i = -1 // what was found before, perhaps for a completion, may have been collected since
 	active := false
 	for i, q := range a.list {
 		if q.r == nil || q.r.gen != q.gen {

@@ -341,6 +341,33 @@ func TestWaiters(t *testing.T) {
 	})
 }
 
+// TestWaitAnyLate: what a completion has found for a WaitAny may be collected before that looks.
+func TestWaitAnyLate(t *testing.T) {
+	eachWay(t, func(t *testing.T, a, b *Comm) {
+		r, err := b.Irecv(make([]byte, 8), 0, 0)
+		require.NoError(t, err)
+		require.NoError(t, a.Send(within(t), make([]byte, 8), 1, 0))
+		for complete := false; !complete; runtime.Gosched() {
+			b.e.lock.Lock()
+			b.e.progress()
+			complete = r.over()
+			b.e.lock.Unlock()
+		}
+		any := &anyOf{list: []Request{r}, i: -1}
+		b.e.lock.Lock()
+		require.True(t, any.over())
+		require.Zero(t, any.i)
+		b.e.lock.Unlock()
+		st, err := r.Wait(within(t))
+		require.NoError(t, err)
+		require.Equal(t, 8, st.Len)
+		b.e.lock.Lock()
+		defer b.e.lock.Unlock()
+		require.True(t, any.over())
+		require.Equal(t, -1, any.i)
+	})
+}
+
 // TestProbe: a message that has been probed is received by what the probe says.
 func TestProbe(t *testing.T) {
 	eachWay(t, func(t *testing.T, a, b *Comm) {
