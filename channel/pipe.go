@@ -108,30 +108,36 @@ func (p *peer) announcePipe(s *sendStream) {
 	p.tell(kindPipe, info.append(nil))
 }
 
-// addPipe handles the announcement of the pipe of a stream from the peer.
+// addPipe handles the announcement of the pipe of a stream from the peer. If the stream has been left or closed
+// here, the pipe may be gone already; if the stream is used again, it is announced again behind the ring.
 func (p *peer) addPipe(info streamInfo) error {
-	if p.closedHere(info.number) {
-		return nil
-	}
 	size := int(info.length)
 	if info.length < pipeLeast || info.length > pipeMost || size&(size-1) != 0 {
 		return fmt.Errorf("%w: pipe of %d bytes", ErrProtocol, info.length)
 	}
+	if p.ringed(info.number) == nil {
+		return nil
+	}
 	mem, err := p.link.view(p.node.life, info.region, size)
+	in := p.ringed(info.number)
 	switch {
-	case err != nil && p.closedHere(info.number): // closed in between
+	case in == nil: // closed in between
 		return nil
 	case err != nil:
 		return err
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	in := p.receives[info.number]
-	if in == nil || in.r.Load() == nil {
-		return nil // it has been left, and is announced again after the ring if it is used again
-	}
 	if !in.pipe.CompareAndSwap(nil, &mem) {
 		return fmt.Errorf("%w: pipe of stream %d announced twice", ErrProtocol, info.number)
+	}
+	return nil
+}
+
+// ringed returns a stream from the peer, nil if it has no ring.
+func (p *peer) ringed(number uint32) *receiveStream {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if in := p.receives[number]; in != nil && in.r.Load() != nil {
+		return in
 	}
 	return nil
 }

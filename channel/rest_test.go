@@ -287,3 +287,18 @@ func TestStreamsRestUnderUse(t *testing.T) {
 		}
 	})
 }
+
+// TestPipeOfClosedSend: a send that is declared and closed while its stream is asked for has announced a pipe
+// that is gone when the receiver, which has left the stream, hears of it. It is not looked at.
+func TestPipeOfClosedSend(t *testing.T) {
+	nodes := join(t, 2, WithProviders("shm"))
+	a, b := nodes[0], nodes[1]
+	s, r, out, in := heapPair(t, a, b, 3*pipeLeast)
+	carry(t, s, r, out, in, 1)
+	info := streamInfo{0, regionOf(s.out.memory.pipe)}
+	require.NoError(t, s.Close())
+	require.NoError(t, r.Close())
+	rested(t, a, b)
+	becomes(t, a, b, 0, false, false)
+	require.NoError(t, b.peers[a.rank].Load().addPipe(info))
+}
