@@ -18,13 +18,19 @@ import (
 // Errors: those of [Group.Run]; one that wraps [exact.ErrWords] if a rank contributes an invalid
 // accumulator. After an error the sums are unchanged.
 func SumExact(ctx context.Context, g *Group, sums ...*exact.Accumulator) error {
-	s := g.sums.Swap(nil)
-	if s == nil {
+	s := g.sums.Swap(busySums)
+	switch s {
+	case busySums:
+		return groupError("sum", errShared)
+	case nil:
 		s = &exactSums{}
 	}
 	defer g.sums.Store(s)
 	return s.merge(ctx, g, sums)
 }
+
+// busySums takes the place of those of a group while a goroutine is in SumExact.
+var busySums = &exactSums{}
 
 const (
 	sumWords = exact.Words - exact.FlagWords // of a sum
@@ -71,9 +77,8 @@ func (s *exactSums) merge(ctx context.Context, g *Group, sums []*exact.Accumulat
 	if n > keptSums {
 		defer func() { s.results, s.words = nil, nil }()
 	}
-	s.calls++
 	merged := false
-	if s.vain < vainMost || s.calls%vainEvery == 0 {
+	if s.vain < vainMost || s.calls%vainEvery == vainEvery-1 {
 		var err error
 		if merged, err = s.narrow(ctx, g, sums); err != nil {
 			return err
@@ -84,6 +89,7 @@ func (s *exactSums) merge(ctx context.Context, g *Group, sums []*exact.Accumulat
 			return err
 		}
 	}
+	s.calls++ // not after an error: it may be that of this rank alone, because another goroutine uses the group
 	for i, a := range sums {
 		*a = s.results[i]
 		if merged {

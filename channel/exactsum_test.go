@@ -134,3 +134,26 @@ func TestSumExactInvalid(t *testing.T) {
 	require.ErrorIs(t, failed[0], ErrProtocol)
 	require.Equal(t, 1.0, sums[0].Round())
 }
+
+// TestSumExactShared: a call that finds another goroutine in the group changes nothing that the ranks know of
+// their sums in common.
+func TestSumExactShared(t *testing.T) {
+	groups := worlds(t, 2, WithProviders("shm"))
+	for _, g := range groups {
+		g.sums.Store(&exactSums{vain: vainMost})
+	}
+	var sums [2]exact.Accumulator
+	for call := range vainEvery {
+		if call == 3 {
+			require.True(t, groups[0].tryEnter())
+			require.ErrorIs(t, SumExact(t.Context(), groups[0], &sums[0]), ErrActive)
+			groups[0].exit()
+		}
+		each(t, 2, func(rank int) error { return SumExact(t.Context(), groups[rank], &sums[rank]) })
+		require.Equal(t, groups[0].sums.Load().calls, groups[1].sums.Load().calls)
+	}
+	s := groups[0].sums.Swap(busySums) // a goroutine is in a sum
+	require.ErrorIs(t, SumExact(t.Context(), groups[0], &sums[0]), ErrActive)
+	groups[0].sums.Store(s)
+	each(t, 2, func(rank int) error { return SumExact(t.Context(), groups[rank], &sums[rank]) })
+}
