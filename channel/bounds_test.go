@@ -297,3 +297,29 @@ func TestCalledNumbers(t *testing.T) {
 		}
 	}
 }
+
+// TestGateBeforeAnnouncement: a message whose gate has come, but not yet the layout behind it, is not announced
+// any more: no answer would come.
+func TestGateBeforeAnnouncement(t *testing.T) {
+	q, out, _ := bareQueue(join(t, 1)[0])
+	o := q.out[0]
+	o.told = aheadMost - 1
+	var handles []*Handle
+	for range 2 {
+		h := &Handle{node: q.peer.node, kind: kindSend, out: out}
+		require.NoError(t, h.adoptLayout(Contiguous(make([]byte, 100_000))))
+		defer h.release()
+		o.next++
+		h.begin(o.next)
+		q.send(o, h)
+		handles = append(handles, h)
+	}
+	require.Equal(t, []uint64{2}, o.untold)
+	q.lock.Lock()
+	defer q.lock.Unlock()
+	require.NoError(t, q.arrive(header{kind: queueGate, k: 2, length: 100_000, where: where{handle: 7}}, nil))
+	require.NoError(t, q.arrive(header{kind: queueDone, k: 1, length: 100_000}, nil))
+	require.Equal(t, aheadMost-1, o.told)
+	require.False(t, handles[1].transfer.ahead)
+	require.Empty(t, o.untold)
+}

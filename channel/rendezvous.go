@@ -134,6 +134,10 @@ func (q *queue) answered(s *queueOut, h *Handle) {
 		if s.untold = s.untold[1:]; len(s.untold) == 0 {
 			s.untold = nil
 		}
+		// One whose gate waits for a layout is written when that has come, without an answer.
+		if _, gate := s.opened[k]; gate {
+			continue
+		}
 		if o := s.offers[k]; o != nil && !o.transfer.begun {
 			q.announce(s, o)
 		}
