@@ -159,17 +159,20 @@ func (s *receiveStream) further(h *Handle) {
 
 // ready says whether the next test may find progress.
 func (s *receiveStream) ready(h *Handle) bool {
-	switch r := s.r.Load(); {
+	switch {
 	case h.phase.Load() != phaseWaiting || s.peer.state.Load() >= peerFailed:
 		return true
-	case s.q.Load() != nil || r == nil: // what brings it wakes
+	case s.q.Load() != nil || s.r.Load() == nil: // what brings it wakes
 		return false
 	case !s.lock.TryLock():
 		return true
-	default:
-		defer s.lock.Unlock()
-		return atomic.LoadUint64(&r.slots[h.k%ringSlots].word)>>16 == h.k || atomic.LoadUint32(&h.tried) == 0 && h.shape.Len() > gateMin
 	}
+	defer s.lock.Unlock()
+	r := s.r.Load()
+	if r == nil { // the handle has been closed in between, and the stream left
+		return true
+	}
+	return atomic.LoadUint64(&r.slots[h.k%ringSlots].word)>>16 == h.k || atomic.LoadUint32(&h.tried) == 0 && h.shape.Len() > gateMin
 }
 
 // drive makes progress on all active receives: a peer may be waiting for one of them while we
