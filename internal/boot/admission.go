@@ -104,15 +104,25 @@ func (s *Server) evict() {
 	}
 }
 
-// forget takes conn off the list of strangers and reports whether it was on
-// it. s.mu is held.
+// forget takes conn off the lists of strangers and guests and reports whether it was on one. s.mu is held.
 func (s *Server) forget(conn net.Conn) bool {
-	i := slices.Index(s.strangers, conn)
-	if i < 0 {
-		return false
+	for _, list := range []*[]net.Conn{&s.strangers, &s.guests} {
+		if i := slices.Index(*list, conn); i >= 0 {
+			*list = slices.Delete(*list, i, i+1)
+			return true
+		}
 	}
-	s.strangers = slices.Delete(s.strangers, i, i+1)
-	return true
+	return false
+}
+
+// trust notes that a stranger has proved to be of this job, so that no others displace it.
+func (s *Server) trust(conn net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.options.Insecure || s.closed || !s.forget(conn) { // without a secret, anything has
+		return
+	}
+	s.guests = append(s.guests, conn)
 }
 
 // handle serves one connection to its end.
@@ -188,7 +198,13 @@ func (s *Server) admit(conn net.Conn) (*session, error) {
 		Minor:    protocolMinor,
 		Job:      s.options.Job,
 		Self:     []byte(serverName),
-	}, func(id []byte) bool { return len(id) == len(rankID(0)) })
+	}, func(id []byte) bool {
+		if len(id) != len(rankID(0)) {
+			return false
+		}
+		s.trust(conn)
+		return true
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -38,6 +38,8 @@ var (
 )
 
 const (
+	// maxRefusals is how often a rank tries again that seems to have another secret than the rendezvous.
+	maxRefusals = 5
 	// verdictPatience is how long a rank that gives up waits for the reason of the failure.
 	verdictPatience = time.Second
 	// farewellPatience bounds Close and Abort.
@@ -150,8 +152,8 @@ func (m *meeting) dial(ctx context.Context, near *nearby, listen func(context.Co
 		}
 		each = min(2*each, 16*time.Second)
 		// The rendezvous of an earlier program that is just ending looks like one with another
-		// secret, but only once.
-		if !again && m.hosted && errors.Is(err, proof.ErrRefused) && refusals < 3 {
+		// secret, but only once; and so does one that strangers flood, when it drops this connection.
+		if !again && errors.Is(err, proof.ErrRefused) && refusals < maxRefusals {
 			refusals++
 			again = true
 		}

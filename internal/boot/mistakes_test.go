@@ -1,9 +1,11 @@
 package boot
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"strings"
 	"testing"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/logbuf"
 	"github.com/sluice-hpc/sluice/internal/proof"
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
@@ -74,6 +77,80 @@ func TestStrangersEndNothing(t *testing.T) {
 	w.waitFor(t, "no stranger left", func() bool { return len(w.strangers) == 0 })
 	each(2, func(rank int) { errs[rank] = jobs[rank].Barrier(ctx) })
 	require.NoError(t, errors.Join(errs...))
+}
+
+// TestFlood: strangers displace no connection of a rank that has proved itself.
+func TestFlood(t *testing.T) {
+	w := newWorld(t, 1, 0)
+	dial := func() net.Conn {
+		conn, err := net.Dial("tcp", w.Addr().String())
+		require.NoError(t, err)
+		t.Cleanup(func() { conn.Close() })
+		require.NoError(t, conn.SetDeadline(time.Now().Add(limit)))
+		return conn
+	}
+	rank := dial()
+	_, err := proof.Dial(rank, w.env.proofParams(0), nil)
+	require.NoError(t, err)
+	first := dial()
+	dial()
+	_, err = first.Read(make([]byte, 1))
+	require.Error(t, err, "there is room for one stranger")
+	_, err = rank.Write(join{size: 1}.Append(nil))
+	require.NoError(t, err)
+	m, err := readMessage(bufio.NewReader(rank), setOf(kindWelcome, kindRefuse, kindLeave))
+	require.NoError(t, err)
+	require.IsType(t, welcome{}, m)
+}
+
+// TestDropped: a rank whose connection a flooded rendezvous drops tries again, whenever that is.
+func TestDropped(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	e := Environment{Size: 1, LocalSize: 1, Server: ln.Addr().String(), Job: "test", Secret: []byte("the secret of a job of a test..."), Launched: true}
+	type result struct {
+		job *Job
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		j, err := joinFrom(ranks.Within(t), variables(e.Environ()...))
+		done <- result{j, err}
+	}()
+	conn, err := ln.Accept()
+	require.NoError(t, err)
+	p := e.proofParams(0)
+	p.Secret = []byte("some other secret of a test")
+	p.Self = []byte(serverName)
+	_, err = proof.Accept(conn, p, nil)
+	require.ErrorIs(t, err, proof.ErrSecret, "it has said everything")
+	conn.Close()
+	serveWorld(t, ln, 1, maxStrangers)
+	r := <-done
+	require.NoError(t, r.err)
+	require.NoError(t, r.job.Close())
+}
+
+// TestStrangersReported: what does not know the secret makes the ranks that wait write a bounded number of
+// lines, however often it changes its story.
+func TestStrangersReported(t *testing.T) {
+	w := newWorld(t, 2, maxStrangers)
+	var said logbuf.Buffer
+	ctx := WithLogger(ranks.Within(t), slog.New(slog.NewTextHandler(&said, nil)))
+	first, err := joinFrom(ctx, variables(w.env.Environ()...))
+	require.NoError(t, err)
+	defer first.Close()
+	for n := range 3 * maxSuspects {
+		require.ErrorIs(t, w.knock(t, 1, func(p *proof.Params) {
+			p.Secret, p.Major, p.Minor = []byte("some other secret of a test"), 9, uint16(n)
+		}), proof.ErrVersion)
+	}
+	w.waitFor(t, "no stranger left", func() bool { return len(w.strangers) == 0 })
+	second := w.join(t, 1)
+	require.NoError(t, barrier(ctx, []*Job{first, second})) // rank 0 has read the reports
+	lines := strings.Count(said.String(), "waiting for rank 1")
+	require.Positive(t, lines)
+	require.LessOrEqual(t, lines, maxSuspects+1)
 }
 
 // TestExcuse: what says that it cannot join ends the first round with its words, if it may speak for its rank.

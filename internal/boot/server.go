@@ -46,7 +46,8 @@ type Server struct {
 
 	mu        sync.Mutex
 	members   []member       // by rank
-	strangers []net.Conn     // not yet admitted, oldest first
+	strangers []net.Conn     // not yet proved to be of this job, oldest first
+	guests    []net.Conn     // proved, and not yet admitted
 	warned    warned         // of those that were refused
 	round     uint32         // in progress
 	parts     [][]byte       // of the round, by rank; nil where not given yet
@@ -60,6 +61,7 @@ type Server struct {
 	closed    bool           // no connection is accepted any more
 	quit      chan struct{}  // closed with closed
 	suspects  map[int]string // why a process that said it was an absent rank was refused
+	doubts    int            // how often suspects have changed
 	first     *runs          // what the first rank to come runs
 	same      bool           // all ranks are to run the same
 	news      chan struct{}  // capacity 1: there is a new suspect
@@ -227,7 +229,7 @@ func (s *Server) shutdown() {
 	close(s.quit)
 	s.settle()
 	s.ln.Close()
-	for _, conn := range s.strangers {
+	for _, conn := range slices.Concat(s.strangers, s.guests) {
 		conn.Close()
 	}
 	for i := range s.members {

@@ -37,16 +37,17 @@ func checkValues(getenv func(string) string) error {
 // ours begin the names of the variables of Sluice. COLL_ is from IMPI.
 var ours = regexp.MustCompile(`^(SLUICE|COLL)_`)
 
-// notOurs are the variables of tests and of the bench, and those that Kubernetes sets for a service.
-var notOurs = regexp.MustCompile(`TEST|BENCH|VM|LAM|INTEROP|_SERVICE_|_PORT(_\d+_.*)?$`)
+// notOurs are the variables of tests and of the bench, and those that Kubernetes sets for a service, besides
+// SLUICE_PORT for one of that name: an address with "://".
+var notOurs = regexp.MustCompile(`TEST|BENCH|VM|LAM|INTEROP|_SERVICE_|_PORT_\d+_.*$`)
 
 // warnOfUnknown logs which variables of the environment, a list of NAME=value, nothing reads.
 func warnOfUnknown(ctx context.Context, environment []string) {
 	known := KnownVariables()
 	var names []string
 	for _, s := range environment {
-		name, _, _ := strings.Cut(s, "=")
-		if ours.MatchString(name) && !notOurs.MatchString(name) && !slices.Contains(known, name) {
+		name, value, _ := strings.Cut(s, "=")
+		if ours.MatchString(name) && !notOurs.MatchString(name) && !slices.Contains(known, name) && !(strings.HasSuffix(name, "_PORT") && strings.Contains(value, "://")) {
 			if near := variable.Nearest(name, known); near != "" {
 				name += " (is it " + near + "?)"
 			}

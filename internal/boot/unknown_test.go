@@ -11,11 +11,14 @@ import (
 func TestWarnOfUnknown(t *testing.T) {
 	var log bytes.Buffer
 	ctx := WithLogger(t.Context(), slog.New(slog.NewTextHandler(&log, nil)))
-	warnOfUnknown(ctx, []string{"SLUICE_RANK=0", "SLUICE_WAIT=spin", "SLUICE_TEST_LONG=1", "SLUICE_SERVICE_HOST=::1", "PATH=/bin", "COLL_XSIZE=2048", "SLUICE_COLL_BLOCK=64"})
+	warnOfUnknown(ctx, []string{"SLUICE_RANK=0", "SLUICE_WAIT=spin", "SLUICE_TEST_LONG=1", "SLUICE_SERVICE_HOST=::1", "SLUICE_PORT=tcp://10.0.0.1:4719", "SLUICE_PORT_4719_TCP_PORT=4719", "PATH=/bin", "COLL_XSIZE=2048", "SLUICE_COLL_BLOCK=64"})
 	require.Empty(t, log.String())
 	warnOfUnknown(ctx, []string{"SLUICE_SECERT=6b6b", "SLUICE_PROVIDERS=tcp", "COLL_XSIEZ=1", "SLUICE_COLL_BLOKC=1", "SLUICE_COLL_XSIZE=1", "NCCL_COLL_X=1"})
 	require.Contains(t, log.String(), `variables="SLUICE_SECERT (is it SLUICE_SECRET?), SLUICE_PROVIDERS, COLL_XSIEZ (is it COLL_XSIZE?), SLUICE_COLL_BLOKC (is it SLUICE_COLL_BLOCK?), SLUICE_COLL_XSIZE"`)
 	require.NotContains(t, log.String(), "6b6b")
+	log.Reset()
+	warnOfUnknown(ctx, []string{"SLUICE_PORT=20000-20999"})
+	require.Contains(t, log.String(), "SLUICE_PORT (is it SLUICE_PORTS?)")
 }
 
 // TestValues: a value that only a provider reads is refused, whether or not that is used.
