@@ -98,7 +98,8 @@ func (b bed) across(t *testing.T, c *sshd.Cluster, do string, args ...string) (o
 func testHosts(t *testing.T, b bed) {
 	c := sshd.New(t, 2, "1m")
 	sorted := func(out string) []string {
-		return slices.Sorted(strings.SplitSeq(strings.TrimSuffix(out, "\n"), "\n"))
+		lines := slices.Sorted(strings.SplitSeq(strings.TrimSuffix(out, "\n"), "\n"))
+		return slices.DeleteFunc(lines, fewCPUs)
 	}
 	out, status := b.across(t, c, "neighbors", "-H", "h1:2,h2:2", b.self)
 	require.Zero(t, status, out)
@@ -125,6 +126,9 @@ func testHosts(t *testing.T, b bed) {
 		require.Zero(t, status, out)
 		found := 0
 		for line := range strings.Lines(out) {
+			if fewCPUs(line) {
+				continue
+			}
 			at, err := netip.ParseAddrPort(strings.TrimSpace(line))
 			require.NoError(t, err, out)
 			if at.Port() == 22 {
@@ -144,6 +148,9 @@ func testHosts(t *testing.T, b bed) {
 	require.Contains(t, out, "SLUICE_NET=10.0.0.0/8: this host has no such address or interface: it has lo 127.0.0.1")
 	c.AwaitQuiet()
 }
+
+// fewCPUs says that a line is what sluice says of a host with fewer CPUs than ranks.
+func fewCPUs(line string) bool { return strings.HasPrefix(line, "host ") }
 
 // listening prints the addresses at which TCP sockets of this network namespace listen.
 func listening() error {

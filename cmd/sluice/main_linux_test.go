@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -104,7 +105,15 @@ func state(pid int) string {
 
 // SIGTSTP stops the ranks and sluice, twice; SIGCONT lets them go on.
 func testStop(t *testing.T, b bed) {
-	s := start(t, b.command(t, "catch", "run", "-n", "2", "--prefix", b.self))
+	b.stop(t, b.command(t, "catch", "run", "-n", "2", "--prefix", b.self))
+	// With agents, sluice has the signals written before it stops; on one CPU nothing else would write them.
+	cmd := b.command(t, "catch", "run", "-H", "localhost:2", "--prefix", b.self)
+	cmd.Env = append(cmd.Env, "GOMAXPROCS=1")
+	b.stop(t, cmd)
+}
+
+func (b bed) stop(t *testing.T, cmd *exec.Cmd) {
+	s := start(t, cmd)
 	pids := s.pids(t, 2)
 	all := append(pids, s.cmd.Process.Pid)
 	for range 2 {
@@ -144,6 +153,11 @@ func testBind(t *testing.T, b bed) {
 		}
 		require.Contains(t, e.lines(), fmt.Sprintf("%d %d", rank, cpus[i]))
 	}
+	// What concerns a host is said with its name.
+	many := runtime.NumCPU() + 1
+	e = finish(t, b.command(t, "cpus", "run", "-H", fmt.Sprint("localhost:", many), b.self))
+	require.Zero(t, e.status, e.stderr)
+	require.Contains(t, e.stderr, fmt.Sprintf("host localhost: %d ranks share %d CPUs", many, runtime.NumCPU()))
 	status, err := os.ReadFile("/proc/self/status")
 	require.NoError(t, err)
 	e = finish(t, b.command(t, "cpus", "run", "-n", "1", b.self))
@@ -167,6 +181,7 @@ func testTooMany(t *testing.T, b bed) {
 	}{
 		{b.command(t, "args", "run", "-n", "100000", b.self, "here"), []string{"100000 ranks, at most ", "--oversubscribe "}},
 		{b.limited(t, "ulimit -n 64", "args", "run", "-n", "100", b.self, "here"), []string{"100 ranks, at most 6: ", "RLIMIT_NOFILE is 64", "--oversubscribe cannot help: raise ulimit -n"}},
+		{b.limited(t, "ulimit -n 64", "args", "run", "-H", "localhost:20", b.self, "here"), []string{"host localhost (ranks 0-19): 20 ranks, at most 6: ", "RLIMIT_NOFILE is 64", "--oversubscribe cannot help: raise ulimit -n"}},
 	} {
 		e := finish(t, c.cmd)
 		require.Equal(t, 125, e.status, e.stderr)

@@ -61,6 +61,8 @@ func (p *placement) apply(cmd *cobra.Command, o *launch.Options, args []string) 
 		h.Silence = -1
 	}
 	switch {
+	case p.silence < 0:
+		return fmt.Errorf("--host-timeout is %v, want 0 or more", p.silence)
 	case p.list != "" && p.file != "":
 		return errors.New("both --host and --hostfile are given: give one of them")
 	case p.list != "":

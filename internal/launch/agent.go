@@ -85,7 +85,7 @@ func failure(err error) (f wire.Failure, number uint32, text string) {
 	case err == nil:
 		return wire.None, 0, ""
 	case errors.As(err, &limit):
-		return wire.Limit, uint32(limit.Most), limit.What
+		return wire.Limit, uint32(limit.Most), limit.text()
 	case !errors.As(err, &start):
 		return wire.Host, 0, err.Error()
 	}
@@ -107,13 +107,13 @@ var kinds = []struct {
 
 // Agent starts the ranks that a launcher on another host asks for, at the other ends of in and out, and
 // returns when they have ended. When in ends, it kills them. Programs that the launcher sends are kept in
-// folder, which belongs to the caller; none may be sent if it is empty.
+// folder, which belongs to the caller; none may be sent if it is empty. Notice is that of [Options].
 //
 // An error is that of the conversation: that of a rank is told to the launcher.
-func Agent(ctx context.Context, in io.Reader, out io.Writer, folder string) error {
+func Agent(ctx context.Context, in io.Reader, out io.Writer, folder string, notice func(text string)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	a := &working{in: bufio.NewReaderSize(in, 64<<10), out: newOutbox(out), folder: folder}
+	a := &working{in: bufio.NewReaderSize(in, 64<<10), out: newOutbox(out), folder: folder, notice: notice}
 	a.out.put(wire.Preamble())
 	setup, err := a.receiveSetup()
 	if err != nil {
@@ -156,6 +156,7 @@ type working struct {
 	in     *bufio.Reader
 	out    *outbox
 	folder string
+	notice func(text string)
 	files  []string // by index
 	part   *part
 	feed   *feed
@@ -268,6 +269,7 @@ func (a *working) run(ctx context.Context, s *wire.Setup) error {
 		Size: len(s.Ranks), Args: s.Programs[0].Args,
 		Prefix: s.Prefix, OnFailure: Continue, Bind: Bind(s.Bind), Oversubscribe: s.Oversubscribe,
 		KillGrace: -1, // when the launcher is gone
+		Notice:    a.notice,
 		part:      a.part,
 	}
 	if s.Stdout {

@@ -45,13 +45,15 @@ func (c *claims) release() {
 
 // bindFree chooses a CPU for each rank, on a core of its own that no other launcher has claimed, and claims
 // those. Without them it says why there are none.
-func (j *job) bindFree(environment []string) (why string) {
+func (j *job) bindFree() (why string) {
 	if j.Size == 1 {
 		return "" // it communicates with no rank that might be far away
 	}
-	for _, name := range []string{"GOMAXPROCS", "OMP_NUM_THREADS"} {
-		if value := lookup(environment, name); value != "" && value != "1" {
-			return fmt.Sprintf("not bound to cores: %s=%s asks for more than one of them for each rank", name, value)
+	for i := range j.programs {
+		for _, name := range []string{"GOMAXPROCS", "OMP_NUM_THREADS"} {
+			if value := lookup(j.programs[i].environment, name); value != "" && value != "1" {
+				return fmt.Sprintf("not bound to cores: %s=%s asks for more than one of them for each rank", name, value)
+			}
 		}
 	}
 	cpus, err := Cores()

@@ -88,6 +88,14 @@ func TestBindFree(t *testing.T) {
 	require.Empty(t, notices, "one rank is not bound, which needs no word")
 	require.Nil(t, made(2, Free, "GOMAXPROCS=1", "GOMAXPROCS=4").cpus)
 	require.Equal(t, []string{"not bound to cores: GOMAXPROCS=4 asks for more than one of them for each rank"}, notices)
+	more := Options{Size: 1, Args: []string{"true"}, Bind: Free, Env: []string{}, Notice: func(text string) { notices = append(notices, text) },
+		More: []Program{{Size: 1, Args: []string{"true"}, Set: []string{"OMP_NUM_THREADS=2"}}}}
+	notices = nil
+	j, err := newJob(more)
+	require.NoError(t, err)
+	j.claims.release()
+	require.Nil(t, j.cpus, "what -x sets for a program counts")
+	require.Equal(t, []string{"not bound to cores: OMP_NUM_THREADS=2 asks for more than one of them for each rank"}, notices)
 	many := made(runtime.NumCPU()+1, Free)
 	require.Nil(t, many.cpus)
 	require.Len(t, notices, 1)

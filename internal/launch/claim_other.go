@@ -7,6 +7,6 @@ type claims struct{}
 
 func (*claims) release() {}
 
-func (*job) bindFree([]string) string { return "" }
+func (*job) bindFree() string { return "" }
 
 func (*job) claimOwn() {}

@@ -99,6 +99,7 @@ type agent struct {
 	mu      sync.Mutex
 	set     bool // the setup is in out
 	stopped bool // before that
+	killed  bool // its ranks have been
 
 	// Of what it has said.
 	began   int  // ranks that it has started
@@ -108,7 +109,8 @@ type agent struct {
 	said   said
 	words  atomic.Uint64 // messages that have come
 	hears  atomic.Bool   // it waits for one
-	silent atomic.Bool
+	silent atomic.Int64  // its shell has been killed because it said nothing for so long
+	quiet  chan struct{} // closed when it is done, or lost
 
 	credit chan int // of the input
 }
@@ -118,13 +120,22 @@ func newFleet(w *watch) (_ *fleet, err error) {
 		job: w.job, w: w,
 		stopping: make(chan struct{}), starts: make(chan struct{}, maxStarts), forks: make(chan func()), over: make(chan struct{}),
 	}
+	var home *agent
 	for i, ranks := range w.Hosts.deal(w.Size) {
 		if len(ranks) > 0 {
 			host := w.Hosts.List[i]
-			a := &agent{fleet: f, host: host.Name, here: host.Here || thisHost(host.Name), ranks: ranks, pending: true, ended: map[int]bool{}, credit: make(chan int, 1)}
+			here := host.Here || thisHost(host.Name)
+			if here && home != nil { // under another name
+				home.ranks = slices.Sorted(slices.Values(append(home.ranks, ranks...)))
+				continue
+			}
+			a := &agent{fleet: f, host: host.Name, here: here, ranks: ranks, pending: true, ended: map[int]bool{}, quiet: make(chan struct{}), credit: make(chan int, 1)}
 			a.said.tell = a.tell
 			a.credit <- wire.Window
 			f.agents = append(f.agents, a)
+			if here {
+				home = a
+			}
 		}
 	}
 	if w.Hosts.Copy {
@@ -161,6 +172,38 @@ func (f *fleet) stop() {
 			a.stop()
 		}
 	})
+}
+
+// flush returns when the agents can read what they have been told, or after a while.
+func (f *fleet) flush() {
+	if f == nil {
+		return
+	}
+	end := time.Now().Add(settle)
+	for _, a := range f.agents {
+		a.mu.Lock()
+		set := a.set
+		a.mu.Unlock()
+		if set {
+			a.out.flush(time.Until(end))
+		}
+	}
+}
+
+// kill has agents whose ranks have been killed count as lost soon if they do not answer, however patient the
+// job is otherwise.
+func (f *fleet) kill() {
+	if f == nil {
+		return
+	}
+	for _, a := range f.agents {
+		a.mu.Lock()
+		if a.set && !a.killed {
+			a.killed = true
+			go a.listen(settle)
+		}
+		a.mu.Unlock()
+	}
 }
 
 func (a *agent) stop() {
@@ -239,7 +282,7 @@ func (a *agent) serve() error {
 		defer linger.Stop()
 		return a.cmd.Wait()
 	}
-	late := time.AfterFunc(startPatience, func() { a.silent.Store(true); a.cmd.Process.Kill() })
+	late := time.AfterFunc(startPatience, func() { a.silent.Store(int64(startPatience)); a.cmd.Process.Kill() })
 	noise, err := wire.Await(r)
 	late.Stop()
 	leave()
@@ -253,9 +296,10 @@ func (a *agent) serve() error {
 		return a.noAgent(err, end())
 	}
 	a.said.goLive()
-	quiet := make(chan struct{})
 	var wg sync.WaitGroup
-	wg.Go(func() { a.listen(quiet) })
+	if silence := a.silence(); silence > 0 {
+		wg.Go(func() { a.listen(silence) })
+	}
 	setup := make(chan error, 1)
 	go func() {
 		err := a.setUp()
@@ -265,7 +309,7 @@ func (a *agent) serve() error {
 		setup <- err
 	}()
 	err = a.converse(r)
-	close(quiet)
+	close(a.quiet)
 	wg.Wait()
 	if err != nil {
 		if !hungUp(err) { // else the shell removes copies
@@ -280,8 +324,8 @@ func (a *agent) serve() error {
 	switch {
 	case err == nil:
 		return nil
-	case a.silent.Load():
-		return fmt.Errorf("%w: no answer for %v", ErrLost, a.silence())
+	case a.silent.Load() > 0:
+		return fmt.Errorf("%w: no answer for %v", ErrLost, time.Duration(a.silent.Load()))
 	case hungUp(err):
 		return fmt.Errorf("%w: its agent ended without a result (%s: %s)", ErrLost, a.shellName(), ending(status))
 	}
@@ -300,7 +344,7 @@ func (a *agent) noAgent(err, status error) error {
 		code = exit.ExitCode()
 	}
 	switch {
-	case a.silent.Load():
+	case a.silent.Load() > 0:
 		return fmt.Errorf("%w: %s has said nothing for %v", ErrAgent, a.shellName(), startPatience)
 	case !hungUp(err):
 		return fmt.Errorf("%w: %w", ErrAgent, err)
@@ -461,7 +505,7 @@ func (a *agent) failure(m wire.Started) error {
 	case wire.None:
 		return nil
 	case wire.Limit:
-		return &LimitError{Ranks: len(a.ranks), Most: int(m.Number), What: m.Text}
+		return limitOf(len(a.ranks), int(m.Number), m.Text)
 	case wire.Host:
 		return fmt.Errorf("%w: %s", ErrAgent, m.Text)
 	}
@@ -534,23 +578,20 @@ const beats = 10
 
 // listen asks the agent again and again whether it is there, and ends its shell when it has not answered
 // for so long, of which only that counts in which this process runs and reads.
-func (a *agent) listen(quiet <-chan struct{}) {
-	if a.silence() < 0 {
-		return
-	}
-	beat := time.NewTicker(a.silence() / beats)
+func (a *agent) listen(silence time.Duration) {
+	beat := time.NewTicker(max(silence/beats, time.Millisecond))
 	defer beat.Stop()
 	heard, missed := a.words.Load(), 0
 	for {
 		select {
-		case <-quiet:
+		case <-a.quiet:
 			return
 		case <-beat.C: // a ticker drops beats for which this process came late
 		}
 		if now := a.words.Load(); now != heard || !a.hears.Load() {
 			heard, missed = now, 0
 		} else if missed++; missed > beats {
-			a.silent.Store(true)
+			a.silent.Store(int64(silence))
 			a.cmd.Process.Kill()
 			return
 		}

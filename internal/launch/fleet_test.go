@@ -29,7 +29,7 @@ func init() {
 		if len(args) == 3 {
 			folder = args[2]
 		}
-		if err := Agent(context.Background(), os.Stdin, os.Stdout, folder); err != nil {
+		if err := Agent(context.Background(), os.Stdin, os.Stdout, folder, nil); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
@@ -282,6 +282,29 @@ func TestFleetLost(t *testing.T) {
 	}
 }
 
+// An agent that does not answer keeps up no job that is being killed.
+func TestFleetKilled(t *testing.T) {
+	pid := filepath.Join(t.TempDir(), "pid")
+	o := across(t, options(t, 4, "wait"), `[ "$1" = b ] && echo $$ >`+pid)
+	o.Hosts.Silence, o.KillGrace = -1, -1
+	r := startRun(t, o)
+	r.out.next(t, 4)
+	text, err := os.ReadFile(pid)
+	require.NoError(t, err)
+	var agent int
+	_, err = fmt.Sscan(string(text), &agent)
+	require.NoError(t, err)
+	require.NoError(t, syscall.Kill(agent, syscall.SIGSTOP))
+	r.cancel()
+	select {
+	case <-r.done:
+	case <-procs.Within(t).Done():
+		syscall.Kill(agent, syscall.SIGKILL)
+		require.Fail(t, "it waits for an agent that is stopped")
+	}
+	require.Equal(t, []int{137, 137, lostStatus, lostStatus}, r.result.Status)
+}
+
 // A signal ends the job while agents are being started, also if one hangs.
 func TestFleetInterrupted(t *testing.T) {
 	here := filepath.Join(t.TempDir(), "here")
@@ -415,7 +438,7 @@ func TestAgentProtocol(t *testing.T) {
 				}
 			}()
 			defer r.Close()
-			require.ErrorIs(t, Agent(procs.Within(t), r, io.Discard, ""), wire.ErrProtocol)
+			require.ErrorIs(t, Agent(procs.Within(t), r, io.Discard, "", nil), wire.ErrProtocol)
 		})
 	}
 }
@@ -426,7 +449,7 @@ func TestAgentOrphaned(t *testing.T) {
 	in, w := io.Pipe()
 	out, theirs := io.Pipe()
 	done := make(chan error, 1)
-	go func() { done <- Agent(procs.Within(t), in, theirs, ""); theirs.Close() }()
+	go func() { done <- Agent(procs.Within(t), in, theirs, "", nil); theirs.Close() }()
 	read := make(chan error, 1)
 	first := make(chan string)
 	go func() {

@@ -316,7 +316,7 @@ func (j *job) bind() error {
 		j.cpus = cpus
 		j.claimOwn()
 	case Free:
-		if why := j.bindFree(j.environment); why != "" {
+		if why := j.bindFree(); why != "" {
 			notice(why)
 		}
 	}
@@ -537,6 +537,9 @@ func (j *job) start(i int) (*child, error) {
 		defer f.done()
 	}
 	if err := cmd.Start(); err != nil {
+		if _, none := os.Stat(cmd.Dir); cmd.Dir != "" && none != nil {
+			err = none // Start names the program
+		}
 		return nil, err
 	}
 	return &child{index: i, cmd: cmd}, nil

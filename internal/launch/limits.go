@@ -4,6 +4,10 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/sluice-hpc/sluice/internal/launch/wire"
 )
 
 // LimitError: the job has more ranks than this host is estimated to support.
@@ -21,6 +25,32 @@ type LimitError struct {
 // Error names the number of ranks, the bound, and its cause.
 func (e *LimitError) Error() string {
 	return fmt.Sprintf("launch: %d ranks, at most %d: %s", e.Ranks, e.Most, e.What)
+}
+
+// text has what an agent tells its launcher, besides Most, for limitOf.
+func (e *LimitError) text() string {
+	lines := []string{e.What, e.Raise}
+	if r := e.Refused; r != nil {
+		lines = append(lines, strconv.Itoa(r.Most), r.What, r.Raise)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// limitOf is the [LimitError] of an agent that was to start so many ranks.
+func limitOf(ranks, most int, text string) error {
+	lines := strings.Split(text, "\n")
+	if len(lines) != 2 && len(lines) != 5 {
+		return fmt.Errorf("%w: a limit in %d lines", wire.ErrProtocol, len(lines))
+	}
+	e := &LimitError{Ranks: ranks, Most: most, What: lines[0], Raise: lines[1]}
+	if len(lines) == 5 {
+		n, err := strconv.Atoi(lines[2])
+		if err != nil {
+			return fmt.Errorf("%w: a limit of %.20q", wire.ErrProtocol, lines[2])
+		}
+		e.Refused = &LimitError{Ranks: ranks, Most: n, What: lines[3], Raise: lines[4]}
+	}
+	return e
 }
 
 // bound is the most ranks that a resource allows.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"time"
 )
 
 // outbox writes messages in their order, by a goroutine of its own: what must not wait does not.
@@ -82,6 +83,23 @@ func (o *outbox) idle() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.size == 0
+}
+
+// flush returns when what is queued has been written, or the time is over.
+func (o *outbox) flush(limit time.Duration) {
+	over := false
+	timer := time.AfterFunc(limit, func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		over = true
+		o.moved.Broadcast()
+	})
+	defer timer.Stop()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for o.size > 0 && o.err == nil && !over {
+		o.moved.Wait()
+	}
 }
 
 // close has what is queued written, and nothing after it. It does not wait.

@@ -266,6 +266,7 @@ func (w *watch) end() {
 func (w *watch) kill() {
 	w.killing = true
 	w.signal(os.Kill)
+	w.fleet.kill()
 }
 
 // forwardHeld forwards the signals that arrived during the start.
@@ -291,6 +292,7 @@ func (w *watch) forward(s os.Signal) {
 		}
 		w.signal(s)
 		if slices.Contains(stopSignals, s) {
+			w.fleet.flush() // a process that is stopped writes nothing
 			stopSelf()
 		}
 		return
