@@ -473,5 +473,6 @@ func TestAgentOrphaned(t *testing.T) {
 	w.Close()
 	require.NoError(t, <-done)
 	require.ErrorIs(t, syscall.Kill(pid, 0), syscall.ESRCH)
-	require.True(t, errors.Is(<-read, io.EOF))
+	err = <-read // in the middle of a message, perhaps: there is nothing to tell any more
+	require.True(t, errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF), err)
 }

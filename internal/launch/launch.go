@@ -269,6 +269,7 @@ func newJob(o Options) (*job, error) {
 	}
 	j := &job{Options: o, programs: programs, beyond: o.exceeded(hard(list)), result: Result{Status: slices.Repeat([]int{-1}, o.Size), First: -1}}
 	j.children = make([]*child, o.Size)
+	j.out.abandoned = make(chan struct{})
 	j.environment = o.Env
 	if j.environment == nil {
 		j.environment = os.Environ()
@@ -358,6 +359,7 @@ func (j *job) run(ctx context.Context) (Result, error) {
 	}
 	w := newWatch(j) // before the first rank is there: it must not miss a signal
 	defer w.close()
+	defer w.patience.Stop()
 
 	var thread sync.WaitGroup
 	if j.Hosts != nil {

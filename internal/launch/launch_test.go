@@ -413,6 +413,34 @@ func TestTerminated(t *testing.T) {
 	require.Equal(t, []int{0, 0}, r.result.Status)
 }
 
+// SIGTERM ends a job whose output nothing takes, here and with agents.
+func TestTerminatedUnread(t *testing.T) {
+	for _, hosts := range []bool{false, true} {
+		o := options(t, 2, "")
+		if hosts {
+			o = across(t, o, "")
+		}
+		o.Args = []string{"yes"}
+		in, w := io.Pipe()
+		defer in.Close()
+		o.Stdout, o.Prefix, o.Signals, o.KillGrace = w, true, []os.Signal{syscall.SIGTERM}, 50*time.Millisecond
+		ended := make(chan error, 1)
+		go func() {
+			_, err := Run(procs.Within(t), o)
+			ended <- err
+		}()
+		_, err := in.Read(make([]byte, 1)) // the rest of the line stays
+		require.NoError(t, err)
+		require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGTERM))
+		select {
+		case err := <-ended:
+			require.ErrorIs(t, err, errAbandoned)
+		case <-procs.Within(t).Done():
+			require.Fail(t, "it waits for output")
+		}
+	}
+}
+
 func TestContext(t *testing.T) {
 	r := startRun(t, options(t, 2, "wait"))
 	require.Equal(t, []string{"[0] ready", "[1] ready"}, r.out.next(t, 2))

@@ -85,10 +85,17 @@ type output struct {
 	writing sync.Mutex // one write at a time, whatever it goes to
 	wg      sync.WaitGroup
 
-	mu    sync.Mutex
-	pipes []*os.File // our ends
-	err   error      // the first
+	mu        sync.Mutex
+	pipes     []*os.File // our ends
+	err       error      // the first
+	abandoned chan struct{}
 }
+
+// errAbandoned: a signal has ended the job, and its output was not taken.
+var errAbandoned = errors.New("some was not taken in time")
+
+// abandon has writes fail, also one that is in progress and may stay so. It is called once.
+func (o *output) abandon() { close(o.abandoned) }
 
 // file returns a file for a child whose content goes to w, each line after the prefix.
 func (o *output) file(w io.Writer, prefix string) (handed, error) {
@@ -132,8 +139,22 @@ func (o *output) whole(w io.Writer) func([]byte) error {
 		}
 		o.writing.Lock()
 		defer o.writing.Unlock()
-		_, err := w.Write(b)
-		return err
+		select {
+		case <-o.abandoned:
+			return errAbandoned
+		default:
+		}
+		done := make(chan error, 1)
+		go func() { // nothing ends a write that blocks
+			_, err := w.Write(b)
+			done <- err
+		}()
+		select {
+		case err := <-done:
+			return err
+		case <-o.abandoned:
+			return errAbandoned
+		}
 	}
 }
 

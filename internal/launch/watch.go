@@ -74,6 +74,7 @@ type watch struct {
 	expiring bool // SIGTERM has been forwarded, and KillGrace runs
 	requests int  // signals that mean to end the program
 	deadline *time.Timer
+	patience *time.Timer // with output, once a signal has asked for the end
 }
 
 // newWatch intercepts the signals that are to be forwarded. A signal that this process was told to
@@ -88,6 +89,8 @@ func newWatch(j *job) *watch {
 		deadline: time.NewTimer(0),
 	}
 	w.deadline.Stop()
+	w.patience = time.AfterFunc(time.Hour, j.out.abandon)
+	w.patience.Stop()
 	for _, s := range j.Signals {
 		if signal.Ignored(s) {
 			continue
@@ -306,9 +309,13 @@ func (w *watch) forward(s os.Signal) {
 		w.signal(s)
 		if s == terminate { // it comes from a batch system or a service manager, which kills this process next
 			w.expiring = true
+			w.patience.Reset(max(w.KillGrace, 0) + settle)
 			w.deadline.Reset(max(w.KillGrace, 0))
 		}
 	case 2:
+		if !w.expiring {
+			w.patience.Reset(max(w.KillGrace, 0) + settle)
+		}
 		w.end()
 	default:
 		w.kill()
