@@ -295,6 +295,8 @@ func TestFleetKilled(t *testing.T) {
 	_, err = fmt.Sscan(string(text), &agent)
 	require.NoError(t, err)
 	require.NoError(t, syscall.Kill(agent, syscall.SIGSTOP))
+	_, err = syscall.Wait4(agent, nil, syscall.WUNTRACED, nil) // all its threads have stopped
+	require.NoError(t, err)
 	r.cancel()
 	select {
 	case <-r.done:
