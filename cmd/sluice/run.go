@@ -62,7 +62,7 @@ func newRun() *cobra.Command {
 	flags.SortFlags = false
 	where.one.add(flags)
 	where.add(flags)
-	flags.Var(&choice[launch.Bind]{&o.Bind, []string{"none", "core", "free"}}, "bind", "free: bind each rank to a core of its own that no other sluice run of this host has claimed, or none if there are too few, if there is one rank, or if GOMAXPROCS or OMP_NUM_THREADS asks for several CPUs. core: bind rank i to the i-th CPU that sluice may use, taking one hardware thread of each core first; with more ranks than CPUs, neighbouring ranks share one. none: do not bind")
+	flags.Var(&choice[launch.Bind]{&o.Bind, []string{"none", "core", "free"}}, "bind", "free: bind each rank to a core of its own that no other sluice run of this host has claimed, or none if there are too few, if there is one rank or there are two cores for each, or if GOMAXPROCS or OMP_NUM_THREADS asks for several CPUs. core: bind rank i to the i-th CPU that sluice may use, taking one hardware thread of each core first; with more ranks than CPUs, neighbouring ranks share one. none: do not bind")
 	flags.BoolVar(&o.Prefix, "prefix", false, "put [rank] before each line of output, and write only whole lines")
 	flags.Var(&choice[launch.OnFailure]{&o.OnFailure, []string{"kill", "continue"}}, "on-failure", "what happens to the other ranks when a rank fails")
 	flags.BoolVar(&o.Oversubscribe, "oversubscribe", false, "start the ranks even if this host probably cannot run that many")

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -44,7 +46,8 @@ func (c *claims) release() {
 }
 
 // bindFree chooses a CPU for each rank, on a core of its own that no other launcher has claimed, and claims
-// those. Without them it says why there are none.
+// those. Without them it says why there are none. Where there are several cores for each rank none is bound:
+// bound to one CPU, a Go program runs its goroutines one at a time.
 func (j *job) bindFree() (why string) {
 	if j.Size == 1 {
 		return "" // it communicates with no rank that might be far away
@@ -61,33 +64,39 @@ func (j *job) bindFree() (why string) {
 		return fmt.Sprintf("not bound to cores: %v", err)
 	}
 	cores := map[string]bool{}
+	cpus = slices.DeleteFunc(cpus, func(cpu int) bool {
+		core := CoreOf(cpu)
+		another := cores[core]
+		cores[core] = true
+		return another
+	})
+	if len(cpus) >= 2*j.Size {
+		return ""
+	}
 	others := 0
 	for _, cpu := range cpus {
-		if core := CoreOf(cpu); !cores[core] {
-			cores[core] = true
-			if len(j.cpus) == j.Size {
-				continue
-			}
-			free, err := j.claims.claim(cpu)
-			switch {
-			case err != nil:
-				why = fmt.Sprintf("not bound to cores: they cannot be claimed: %v", err)
-			case free:
-				j.cpus = append(j.cpus, cpu)
-			default:
-				others++
-			}
+		if len(j.cpus) == j.Size {
+			break
+		}
+		free, err := j.claims.claim(cpu)
+		switch {
+		case err != nil:
+			why = fmt.Sprintf("not bound to cores: they cannot be claimed: %v", err)
+		case free:
+			j.cpus = append(j.cpus, cpu)
+		default:
+			others++
 		}
 	}
 	switch {
 	case len(j.cpus) == j.Size:
 		return ""
 	case why != "":
-	case j.Size > len(cpus): // which is said anyway
+	case j.Size > runtime.NumCPU(): // which is said anyway
 	case others > 0:
-		why = fmt.Sprintf("not bound to cores: %d ranks, and other jobs of sluice run have %d of %d cores", j.Size, others, len(cores))
+		why = fmt.Sprintf("not bound to cores: %d ranks, and other jobs of sluice run have %d of %d cores", j.Size, others, len(cpus))
 	default:
-		why = fmt.Sprintf("not bound to cores: %d ranks, and %d cores", j.Size, len(cores))
+		why = fmt.Sprintf("not bound to cores: %d ranks, and %d cores", j.Size, len(cpus))
 	}
 	j.claims.release()
 	j.cpus = nil

@@ -65,17 +65,15 @@ func TestBindFree(t *testing.T) {
 		t.Cleanup(j.claims.release)
 		return j
 	}
-	first := made(2, Free)
-	require.Equal(t, cpus[:2], first.cpus)
+	most := len(cpus)/2 + 1 // more than half of them
+	first := made(most, Free)
+	require.Equal(t, cpus[:most], first.cpus)
 	require.Empty(t, notices)
 	second := made(len(cpus), Free)
 	require.Nil(t, second.cpus)
-	require.Equal(t, []string{fmt.Sprintf("not bound to cores: %d ranks, and other jobs of sluice run have 2 of %d cores", len(cpus), len(cpus))}, notices)
-	if len(cpus) >= 4 {
-		third := made(2, Free)
-		require.Equal(t, cpus[2:4], third.cpus, "what the second could not use is free")
-		third.claims.release()
-	}
+	require.Equal(t, []string{fmt.Sprintf("not bound to cores: %d ranks, and other jobs of sluice run have %d of %d cores", len(cpus), most, len(cpus))}, notices)
+	require.Nil(t, made(len(cpus)/2, Free).cpus, "each may use two cores, or is alone")
+	require.Empty(t, notices, "which needs no word")
 	asked := made(len(cpus), Core)
 	require.Equal(t, cpus, asked.cpus[:len(cpus)], "it was asked for")
 	asked.claims.release()
@@ -84,8 +82,6 @@ func TestBindFree(t *testing.T) {
 	require.Equal(t, cpus, all.cpus)
 	all.claims.release()
 
-	require.Nil(t, made(1, Free).cpus)
-	require.Empty(t, notices, "one rank is not bound, which needs no word")
 	require.Nil(t, made(2, Free, "GOMAXPROCS=1", "GOMAXPROCS=4").cpus)
 	require.Equal(t, []string{"not bound to cores: GOMAXPROCS=4 asks for more than one of them for each rank"}, notices)
 	more := Options{Size: 1, Args: []string{"true"}, Bind: Free, Env: []string{}, Notice: func(text string) { notices = append(notices, text) },
@@ -132,7 +128,8 @@ func TestClaimDies(t *testing.T) {
 func TestFreeRanks(t *testing.T) {
 	cpus := ownClaims(t)
 	need.Probe(t, "two CPUs", twoOf(cpus))
-	o := options(t, 2, "cpus")
+	n := len(cpus)
+	o := options(t, n, "cpus")
 	o.Bind = Free
 	o.Env = slices.DeleteFunc(o.Env, func(v string) bool {
 		return strings.HasPrefix(v, "GOMAXPROCS=") || strings.HasPrefix(v, "OMP_NUM_THREADS=")
@@ -143,7 +140,7 @@ func TestFreeRanks(t *testing.T) {
 		out.Reset()
 		_, err := Run(procs.Within(t), o)
 		require.NoError(t, err)
-		for rank := range 2 {
+		for rank := range n {
 			require.Contains(t, out.String(), fmt.Sprintf("%d %d 1 1\n", rank, cpus[rank]))
 		}
 	}

@@ -49,8 +49,8 @@ const (
 	// says otherwise.
 	Core
 	// Free binds each rank to a CPU of a core of its own that no other Run of this host has claimed. If
-	// there are not enough, or a variable such as GOMAXPROCS asks for several CPUs, and if there is one
-	// rank only, none is bound, and Notice is told why.
+	// there are not enough, or a variable such as GOMAXPROCS asks for several CPUs, none is bound, and
+	// Notice is told why. If there is one rank only, or two cores or more for each, none is bound, either.
 	Free
 )
 
