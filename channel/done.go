@@ -26,10 +26,11 @@ func (h *Handle) Done() <-chan struct{} {
 		return closedChannel
 	}
 	defer h.exit()
+	complete := !h.incomplete() // once: it may be complete the next moment
 	switch own := h.notice != nil && h.notice.h == h; {
-	case own && !h.incomplete():
+	case own && complete:
 		h.notice.announce()
-	case !h.incomplete():
+	case complete:
 		return closedChannel
 	case !own:
 		w := &notice{h: h, done: make(chan struct{})}
