@@ -118,8 +118,8 @@ var rows = slices.Concat([]row{
 		peers: []string{"mpi p2p -d bw"}, bars: []bar{{sizes: "1M,4M", limit: 1}}},
 
 	// Matched messages, each a request of its own.
-	{suite: "impi", layer: layerIMPI, pattern: patternLat, provider: "shm", memory: heapFirst, sizes: fourths,
-		peers: []string{"mpi p2p -n", "ucx tag", "fi"}, bars: []bar{{sizes: "8", limit: 1.25}}},
+	{suite: "impi", layer: layerIMPI, pattern: patternLat, provider: "shm", memory: heapFirst, sizes: "8,16,64,256,1k,4k,8k,16k,64k,256k,1M,4M",
+		peers: []string{"mpi p2p -n", "ucx tag", "fi"}, bars: []bar{{sizes: "8", limit: 1.25}, {sizes: "4k,8k,16k,64k,256k,1M", limit: 1}}},
 	{suite: "impi", layer: layerIMPI, pattern: patternBW, provider: "shm", memory: heapFirst, sizes: fourths, window: defaultWindow,
 		peers: []string{"mpi p2p -n -d bw", "ucx tag"}, bars: []bar{{sizes: "1M", limit: 1}}},
 	{suite: "impi", layer: layerIMPI, pattern: patternRate, provider: "shm", memory: heapFirst, sizes: fourths, window: defaultWindow,
