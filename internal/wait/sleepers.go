@@ -2,7 +2,6 @@ package wait
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -45,6 +44,7 @@ type Sleepers struct {
 // Sleeper is one wait that sleeps.
 type Sleeper struct {
 	what   Awaited
+	place  int           // among all
 	token  chan struct{} // capacity 1: woken, or made the leader, or to look by itself
 	mark   uint32        // of the bell, before the wait looked last
 	alarms uint64        // likewise
@@ -89,7 +89,7 @@ func (s *Sleepers) Enter(what Awaited) *Sleeper {
 	case <-t.token: // given by a goroutine that took it for the one before
 	default:
 	}
-	t.what, t.alarms, t.woken, t.deep = what, s.alarms, false, false
+	t.what, t.place, t.alarms, t.woken, t.deep = what, len(s.all), s.alarms, false, false
 	if s.all = append(s.all, t); len(s.all) == 1 {
 		s.looked = time.Now()
 	}
@@ -310,7 +310,10 @@ func (s *Sleepers) Leave(t *Sleeper) {
 	s.bell.Ignore()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.all = slices.DeleteFunc(s.all, func(o *Sleeper) bool { return o == t })
+	last := len(s.all) - 1
+	s.all[t.place] = s.all[last]
+	s.all[t.place].place = t.place
+	s.all[last], s.all = nil, s.all[:last]
 	t.what = nil
 	s.unused = append(s.unused, t)
 }
