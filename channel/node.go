@@ -59,7 +59,7 @@ type Node struct {
 	receives atomic.Pointer[[]*receiveStream] // on which a waiter makes progress
 	pipes    atomic.Pointer[[]*sendStream]    // likewise
 	piped    atomic.Int64                     // bytes of their pipes
-	driving  ration                           // of waiters
+	driven   atomic.Uint32                    // of both: which are next
 	guarded  uint32                           // before using a handle, check closing or fence
 	closing  atomic.Bool
 	ticks    atomic.Uint32 // seconds since Join, for the ages of operations

@@ -279,16 +279,28 @@ func (n *Node) waitOver(ctx context.Context) error {
 	return err
 }
 
-// fewStreams is up to how many streams a waiter drives all at each check: they take less than the looks
-// between two.
+// fewStreams is how many streams a waiter drives at a check: they take less than the looks between two.
 const fewStreams = 32
 
-// drive makes progress on what peers may be waiting for, as far as a waiter has time for that.
+// drive makes progress on what peers may be waiting for: on a few streams, in turn, so that a check takes
+// no longer where there are many.
 func (n *Node) drive() {
-	if len(*n.receives.Load())+len(*n.pipes.Load()) <= fewStreams {
+	receives, pipes := *n.receives.Load(), *n.pipes.Load()
+	all := len(receives) + len(pipes)
+	if all <= fewStreams {
 		n.driveAll()
-	} else {
-		n.driving.spend(sinceStart, n.driveAll)
+		return
+	}
+	i := int(n.driven.Add(fewStreams) % uint32(all))
+	for range fewStreams {
+		if i < len(receives) {
+			receives[i].drive()
+		} else {
+			pipes[i-len(receives)].drive()
+		}
+		if i++; i == all {
+			i = 0
+		}
 	}
 }
 
@@ -296,20 +308,6 @@ var start = time.Now()
 
 // sinceStart is a clock that is never set back.
 func sinceStart() time.Duration { return time.Since(start) }
-
-// ration bounds the time that is spent on something to a quarter.
-type ration struct{ from atomic.Int64 } // by the clock, in ns: when it may be done again
-
-// spend does it, unless too little time has passed since it was done last.
-func (r *ration) spend(clock func() time.Duration, do func()) {
-	began := clock()
-	if int64(began) < r.from.Load() {
-		return
-	}
-	do()
-	ended := clock()
-	r.from.Store(int64(ended + 3*(ended-began)))
-}
 
 func (n *Node) driveAll() {
 	for _, s := range *n.receives.Load() {
