@@ -145,7 +145,7 @@ func TestPair(t *testing.T) {
 		bound := flows[i%len(flows)]
 		f := flight{ackMark: bound.ackMark, hiWater: bound.hiWater}
 		c := &tape{left: 1 << 20}
-		l := &link{e: &engine{}, carrier: c, packetLen: packetLen, first: packetLen, ackMark: f.ackMark, hiWater: f.hiWater}
+		l := &link{e: &engine{}, carrier: c, packetLen: packetLen, first: packetLen, rest: packetLen, ackMark: f.ackMark, hiWater: f.hiWater}
 		p := l.newPair(&process{}, 1)
 		var receives []*request
 		for step := range 300 {

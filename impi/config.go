@@ -44,7 +44,8 @@ type Config struct {
 	Addr netip.Addr
 
 	// PacketLen is the most bytes of user data in a packet; messages up to that length are eager. A
-	// pair of processes uses the smaller of its two values. 0: 64 KiB.
+	// pair of processes uses the smaller of its two values. Once a longer message is being received,
+	// processes of this package may use longer packets. 0: 64 KiB.
 	PacketLen uint32
 	// AckMark is the number of packets per acknowledgement; HiWater is the most packets in flight
 	// from one process to another. A pair uses the smaller of its two values. 0: 32, and four times

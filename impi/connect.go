@@ -338,7 +338,7 @@ func (m *member) comesFrom(conn *net.TCPConn) bool {
 }
 
 // wireMajor is the version of what hosts of this package say to each other over a connection.
-const wireMajor = 2
+const wireMajor = 3
 
 // greet identifies and authenticates a connection.
 func (d *connecting) greet(ctx context.Context, conn *net.TCPConn) error {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/impi/packet"
 	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
@@ -325,4 +326,41 @@ func TestSleepers(t *testing.T) {
 				return err
 			})
 	})
+}
+
+// TestRestPackets: once a long message is being received, its packets are longer than others, but for a
+// foreign host. Longer ones are refused.
+func TestRestPackets(t *testing.T) {
+	const packetLen = 500
+	w := worlds(t, place{"", 2, 1, Config{Providers: []string{}, PacketLen: packetLen}})
+	l := w[0].e.links[1]
+	require.EqualValues(t, restPackets*packetLen, l.rest)
+	got := make([]byte, 3*restPackets*packetLen+7)
+	r, err := w[0].Irecv(got, 1, 0)
+	require.NoError(t, err)
+	q, err := w[1].Isend(pattern(len(got), 1), 0, 0)
+	require.NoError(t, err)
+	both(t, func() error { _, err := r.Wait(within(t)); return err }, func() error { _, err := q.Wait(within(t)); return err })
+	require.Equal(t, pattern(len(got), 1), got)
+	w[1].e.lock.Lock()
+	sent := w[1].e.links[0].pairs[0].inFlight
+	w[1].e.lock.Unlock()
+	require.EqualValues(t, 4, sent, "packets: the first, and three long ones")
+
+	victim := &link{e: w[0].e, packetLen: packetLen, rest: l.rest}
+	for _, c := range []struct {
+		to   uint64
+		body uint32
+		want string
+	}{
+		{0, packetLen + 1, "packet of 501 bytes, the agreed length is 500"},
+		{1 << 40, restPackets*packetLen + 1, "packet of 4001 bytes, the agreed length is 4000"},
+		{1 << 40, restPackets * packetLen, "expects none"},
+	} {
+		w[0].e.lock.Lock()
+		err := victim.header(&arrival{t: packet.Data, src: 1, dest: w[0].e.processOf(0), drqid: c.to, body: c.body, length: 1 << 20})
+		w[0].e.lock.Unlock()
+		require.ErrorIs(t, err, ErrProtocol)
+		require.ErrorContains(t, err, c.want)
+	}
 }

@@ -55,7 +55,7 @@ func scripted(t testing.TB, s *script) (*Comm, *tcpCarrier) {
 	}
 	p := &process{e: e, matchers: map[uint64]*matcher{}, pairs: make([]*pair, 2)}
 	e.processes = []*process{p}
-	l := &link{e: e, host: 1, foreign: true, packetLen: 100, first: 100, ackMark: 2, hiWater: 5}
+	l := &link{e: e, host: 1, foreign: true, packetLen: 100, first: 100, rest: 100, ackMark: 2, hiWater: 5}
 	c := newTCPCarrier(l, s)
 	l.carrier = c
 	e.links = []*link{nil, l}

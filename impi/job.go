@@ -236,7 +236,7 @@ func (j *Job) connect(ctx context.Context, conns []*net.TCPConn) (err error) {
 		}
 		l := &link{e: e, host: i, foreign: r.hosts[i].foreign}
 		l.packetLen, l.ackMark, l.hiWater = r.limits(r.me, i)
-		l.eager, l.first = l.packetLen, l.packetLen
+		l.eager, l.first, l.rest = l.packetLen, l.packetLen, l.packetLen
 		e.links[i] = l
 		if l.foreign {
 			l.dialect = j.config.Dialect

@@ -19,6 +19,7 @@ type link struct {
 
 	packetLen        uint32 // most bytes of user data in a packet
 	first            uint32 // bytes of user data in the first packet of a longer message
+	rest             uint32 // most bytes of user data in each of its other packets
 	eager            uint32 // most bytes of a message whose send completes without being received, as agreed
 	ackMark, hiWater uint32
 	pairs            []*pair

@@ -42,8 +42,12 @@ func (l *link) header(h *arrival) error {
 	*in = sink{h: *h, pair: h.dest.pair(h.src)}
 	switch h.t {
 	case packet.Data, packet.DataSync:
-		if h.body > l.packetLen && !h.staged {
-			return fmt.Errorf("%w: packet of %d bytes, the agreed length is %d", ErrProtocol, h.body, l.packetLen)
+		most := l.packetLen
+		if h.drqid != 0 {
+			most = l.rest
+		}
+		if h.body > most && !h.staged {
+			return fmt.Errorf("%w: packet of %d bytes, the agreed length is %d", ErrProtocol, h.body, most)
 		}
 		in.left = uint64(h.body)
 		if h.drqid != 0 {

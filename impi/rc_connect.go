@@ -347,6 +347,7 @@ func (s *rcSetup) negotiate(ctx context.Context, l *link, conn net.Conn) (*rcCar
 			return nil, err
 		}
 	}
+	l.rest = l.packetLen
 	chosen = c
 	return c, nil
 }

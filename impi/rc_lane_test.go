@@ -22,7 +22,7 @@ func laneEnd(rank int32) (*Comm, *rcCarrier) {
 	e.procs = append(e.procs, fuzzProcs...)
 	p := &process{e: e, rank: rank, matchers: map[uint64]*matcher{}, pairs: make([]*pair, 2)}
 	e.processes = []*process{p}
-	l := &link{e: e, host: 1, packetLen: rcSlot, first: rcSlot, ackMark: 1 << 30, hiWater: 1 << 31}
+	l := &link{e: e, host: 1, packetLen: rcSlot, first: rcSlot, rest: rcSlot, ackMark: 1 << 30, hiWater: 1 << 31}
 	c := &rcCarrier{l: l, d: &rcDevice{e: e, maps: true}, peers: []int32{1 - rank}}
 	c.lanes.in = new(lane)
 	l.carrier = c

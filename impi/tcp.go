@@ -41,6 +41,9 @@ const (
 	inSize   = 64 << 10
 	// maxPieces is the most pieces of data in one system call.
 	maxPieces = 64
+	// restPackets is the length of packets of a long message that is being received, in packets: system
+	// calls are fewer then. A foreign host is sent none that is longer than agreed.
+	restPackets = 8
 	// readRounds bounds the reads of one poll, so that other connections get their turn.
 	readRounds = 16
 )
@@ -49,6 +52,9 @@ const (
 var errAgain = errors.New("not now")
 
 func newTCPCarrier(l *link, s socket) *tcpCarrier {
+	if !l.foreign {
+		l.rest = restPackets * l.packetLen
+	}
 	return &tcpCarrier{l: l, s: s, out: make([]byte, 0, outSize+packet.HeaderLen), in: make([]byte, 0, inSize)}
 }
 
@@ -84,7 +90,7 @@ func (c *tcpCarrier) data(r *request, t packet.Type, n uint64) {
 
 func (c *tcpCarrier) rest(r *request) (counts, ok bool) {
 	r.list.remove(r)
-	c.data(r, packet.Data, min(r.length-r.moved, uint64(c.l.packetLen)))
+	c.data(r, packet.Data, min(r.length-r.moved, uint64(c.l.rest)))
 	return true, true
 }
 
