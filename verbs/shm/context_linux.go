@@ -218,14 +218,34 @@ type PD struct {
 // MR is a region. Its memory may be a block of one of the context's arenas.
 type MR struct {
 	*soft.MR
-	ctx   *Context
-	block block // from AllocMR
+	ctx    *Context
+	block  block  // from AllocMR
+	lender *arena // of another context, that the memory lies in
+	guest  guest  // of it
 }
 
-// RegMR registers memory; if it is in an arena, peers access it through that.
+// RegMR registers memory. If it is in an arena, peers access it through that, whichever context of this
+// process the arena is of.
 func (pd *PD) RegMR(buf []byte, access verbs.AccessFlags) (verbs.ProviderMR, error) {
-	id, off, _ := pd.ctx.arenas.find(buf)
-	return pd.register(buf, access, id, off, block{})
+	c := pd.ctx
+	ar := local.Find(buf)
+	if ar == nil {
+		return pd.register(&MR{ctx: c}, buf, access, noArena, 0)
+	}
+	off := int(uintptr(unsafe.Pointer(unsafe.SliceData(buf))) - uintptr(unsafe.Pointer(unsafe.SliceData(ar.all))))
+	if ar.of == &c.arenas {
+		return pd.register(&MR{ctx: c}, buf, access, ar.id, uint64(off))
+	}
+	m := &MR{ctx: c, lender: ar, guest: guest{c, off, len(buf)}}
+	id, ok := c.borrow(ar, m.guest)
+	if !ok {
+		return pd.register(&MR{ctx: c}, buf, access, noArena, 0)
+	}
+	mr, err := pd.register(m, buf, access, id, uint64(off))
+	if err != nil {
+		err = errors.Join(err, ar.returned(m.guest))
+	}
+	return mr, err
 }
 
 // AllocMR allocates a block of an arena and registers it.
@@ -234,15 +254,16 @@ func (pd *PD) AllocMR(size int, access verbs.AccessFlags) (verbs.ProviderMR, err
 	if err != nil {
 		return nil, verbs.Errorf(deviceName, "allocate MR", err, "%d bytes", size)
 	}
-	mr, err := pd.register(b.mem, access, b.arena.id, uint64(b.off), b)
+	mr, err := pd.register(&MR{ctx: pd.ctx, block: b}, b.mem, access, b.arena.id, uint64(b.off))
 	if err != nil {
 		pd.ctx.release(b)
 	}
 	return mr, err
 }
 
-func (pd *PD) register(buf []byte, access verbs.AccessFlags, arena uint32, off uint64, b block) (verbs.ProviderMR, error) {
-	m, err := pd.ctx.mrs.Add(&pd.PD, buf, access, func(m *soft.MR) error {
+// register completes m, a region of buf, which lies at an offset of an arena.
+func (pd *PD) register(m *MR, buf []byte, access verbs.AccessFlags, arena uint32, off uint64) (_ verbs.ProviderMR, err error) {
+	m.MR, err = pd.ctx.mrs.Add(&pd.PD, buf, access, func(m *soft.MR) error {
 		r := &pd.ctx.ctrl.regions[m.Index()]
 		r.addr, r.length, r.arena, r.offset, r.pd = m.Addr(), uint64(len(buf)), arena, off, pd.ID
 		atomic.StoreUint64(&r.state, uint64(m.Key)|uint64(access)<<32|regionLive)
@@ -251,11 +272,12 @@ func (pd *PD) register(buf []byte, access verbs.AccessFlags, arena uint32, off u
 	if err != nil {
 		return nil, err
 	}
-	return &MR{MR: m, ctx: pd.ctx, block: b}, nil
+	return m, nil
 }
 
 // Close invalidates the keys and waits for accesses in flight: for those of this process by
-// taking the locks that they hold, for those of peers by watching their hazard words.
+// taking the locks that they hold, for those of peers by watching their hazard words. Memory that is a
+// region of another context, too, is not freed.
 func (m *MR) Close() error {
 	c := m.ctx
 	atomic.StoreUint64(&c.ctrl.regions[m.Index()].state, 0)
@@ -264,20 +286,35 @@ func (m *MR) Close() error {
 		q.Pass()
 	}
 	if !c.await(func() bool { return c.hazard(uint64(m.Index()) + 1) }) {
-		kept.Lock()
-		kept.regions = append(kept.regions, m)
-		kept.Unlock()
+		m.keep()
 		return verbs.Errorf(deviceName, "close MR", verbs.ErrBusy, "a peer has been accessing the region for %v; its memory is not freed", c.cfg.PeerTimeout)
 	}
-	c.mrs.Release(m.MR)
 	if m.block.arena != nil {
+		if guests := m.block.guestsIn(); guests > 0 {
+			m.keep()
+			return verbs.Errorf(deviceName, "close MR", verbs.ErrBusy, "regions of other contexts in the memory: %d; it is not freed: close them first", guests)
+		}
+	}
+	c.mrs.Release(m.MR)
+	switch {
+	case m.block.arena != nil:
 		c.release(m.block)
+	case m.lender != nil:
+		if err := m.lender.returned(m.guest); err != nil {
+			c.log.Warn("shm: give back an arena", "error", err)
+		}
 	}
 	return nil
 }
 
-// kept holds closed regions that a live peer may still be accessing: they stay pinned and
-// reachable for ever.
+// keep has the region stay pinned and reachable for ever.
+func (m *MR) keep() {
+	kept.Lock()
+	defer kept.Unlock()
+	kept.regions = append(kept.regions, m)
+}
+
+// kept holds closed regions that a live peer, or another context, may still be accessing.
 var kept struct {
 	sync.Mutex
 	regions []*MR

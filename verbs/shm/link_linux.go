@@ -140,13 +140,18 @@ func (c *Context) release(b block) {
 	if a == nil {
 		return
 	}
-	c.mu.Lock()
-	for l := range c.all {
-		l.send(ctl{kind: ctlGone, arena: a.id})
-	}
-	c.mu.Unlock()
+	c.tellGone(a)
 	if err := a.giveBack(); err != nil {
 		c.log.Warn("shm: give back an arena", "error", err)
+	}
+}
+
+// tellGone tells all peers of an arena that is given back.
+func (c *Context) tellGone(a *arena) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for l := range c.all {
+		l.send(ctl{kind: ctlGone, arena: a.id})
 	}
 }
 

@@ -241,6 +241,8 @@ type arenas struct {
 	next    uint32      // number of the next one
 	trims   *time.Timer // calls trim; nil unless pages are to be returned
 	closed  bool
+
+	borrowing sync.Mutex // one loan at a time; taken before Context.mu
 }
 
 type arena struct {
@@ -248,10 +250,16 @@ type arena struct {
 	id   uint32
 	free []span // ordered by offset, never adjacent
 	all  []byte // its memory, also once it has been closed
+	of   *arenas
+
+	lender   *arena   // of another context, if this is a loan
+	borrower *Context // of a loan
 
 	passing sync.Mutex // guards:
-	passes  int        // peers to which the descriptor is being passed
+	passes  int        // peers to which the descriptor is being passed, and loans
 	gone    bool       // it has been given back, and is closed once passes is 0
+	guests  []guest
+	loans   []*Context // those that have borrowed it
 }
 
 // pass says whether the descriptor can be passed; then passed must be called.
@@ -273,14 +281,19 @@ func (ar *arena) passed() error {
 	return nil
 }
 
-// giveBack closes it as soon as no peer is about to receive the descriptor.
+// giveBack closes it as soon as no peer is about to receive the descriptor and all loans have ended. Those
+// without guests end now.
 func (ar *arena) giveBack() error {
 	ar.passing.Lock()
-	defer ar.passing.Unlock()
-	if ar.gone = true; ar.passes == 0 {
-		return ar.close()
+	ar.gone = true
+	ar.passes++
+	over := slices.DeleteFunc(slices.Clone(ar.loans), ar.hosts)
+	ar.passing.Unlock()
+	var errs []error
+	for _, c := range over {
+		errs = append(errs, c.endLoan(ar))
 	}
-	return nil
+	return errors.Join(append(errs, ar.passed())...)
 }
 
 func (ar *arena) unused() bool { return len(ar.free) == 1 && ar.free[0].n == len(ar.mem) }
@@ -332,12 +345,13 @@ func (a *arenas) alloc(size int, created func(*arena)) (block, error) {
 	if err != nil {
 		return block{}, err
 	}
-	ar := &arena{segment: s, all: s.mem}
+	ar := &arena{segment: s, all: s.mem, of: a}
 	a.mu.Lock()
 	ar.id = a.next
 	a.next++
 	a.list = append(a.list, ar)
 	a.mu.Unlock()
+	local.Add(ar.all, ar)
 	created(ar)
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -501,20 +515,6 @@ func (a *arenas) give(ar *arena, s span) (whole bool) {
 	return ar.unused()
 }
 
-// find returns the arena and offset of memory, if it is in one.
-func (a *arenas) find(b []byte) (id uint32, off uint64, ok bool) {
-	p := uintptr(unsafe.Pointer(unsafe.SliceData(b)))
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, ar := range a.list {
-		base := uintptr(unsafe.Pointer(unsafe.SliceData(ar.mem)))
-		if p >= base && p-base < uintptr(len(ar.mem)) {
-			return ar.id, uint64(p - base), true
-		}
-	}
-	return noArena, 0, false
-}
-
 // get returns the arena of a number, nil if there is none.
 func (a *arenas) get(id uint32) *arena {
 	a.mu.Lock()
@@ -540,11 +540,12 @@ func (a *arenas) close() error {
 	if a.closed = true; a.trims != nil {
 		a.trims.Stop()
 	}
-	defer a.mu.Unlock()
-	var errs []error
-	for _, ar := range a.list {
-		errs = append(errs, ar.segment.close())
-	}
+	list := a.list
 	a.list = nil
+	a.mu.Unlock()
+	var errs []error
+	for _, ar := range list {
+		errs = append(errs, ar.giveBack())
+	}
 	return errors.Join(errs...)
 }
