@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-hpc/sluice/internal/memory"
 	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
@@ -75,13 +76,30 @@ func (n *Node) close() error {
 	for _, h := range handles {
 		h.retire()
 	}
+	stuck := n.partAll()
+	if stuck != nil {
+		errs = append(errs, nodeError("close", stuck))
+	}
+	used := map[*Memory]bool{} // by others in the process, that should have been closed first
+	for m := range n.memories.All() {
+		if m.others {
+			continue
+		}
+		if err := m.shared.End(); err != nil {
+			used[m] = true
+			errs = append(errs, nodeError("close", fmt.Errorf("%w: memory of %d bytes is not freed: %w", ErrBusy, len(m.buf), err)))
+		}
+	}
 	open := false
 	for _, d := range slices.Concat(n.devices, n.networks) {
 		err := d.close()
 		errs, open = append(errs, err), open || err != nil
 	}
+	if stuck == nil {
+		memory.Leave(user{n})
+	}
 	for m := range n.memories.All() {
-		if m.free != nil && !open { // no device may access it
+		if m.free != nil && !open && !used[m] { // no device may access it
 			errs = append(errs, m.free())
 		}
 	}

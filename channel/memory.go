@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/sluice-hpc/sluice/internal/memory"
 	"github.com/sluice-hpc/sluice/internal/retire"
 	"github.com/sluice-hpc/sluice/internal/span"
 	"github.com/sluice-hpc/sluice/verbs"
@@ -18,10 +19,13 @@ import (
 type Memory struct {
 	node   *Node
 	buf    []byte
-	mr     *verbs.MR    // of node.memory; nil without that
-	free   func() error // nil if mr frees it, and for memory of the heap
-	users  atomic.Int32 // handles declared over it, and messages used once; memoryClosed or less after forget
-	closed atomic.Bool  // set under node.mu
+	mr     *verbs.MR     // of node.memory; nil without that
+	free   func() error  // nil if mr frees it, and for memory of the heap
+	users  atomic.Int32  // handles declared over it, and messages used once; memoryClosed or less after forget
+	closed atomic.Bool   // set under node.mu
+	shared *memory.Block // with the rest of the process
+	others bool          // it is not of this node: it has been joined
+	stuck  error         // why it cannot be deregistered; under node.joining
 
 	mu   sync.Mutex
 	regs map[*device]*verbs.MR // of networks
@@ -62,6 +66,7 @@ func (n *Node) Alloc(size int) (*Memory, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.memories.Add(m.buf, m)
+	m.shared = memory.Share(m.buf, memory.Kind{Mapped: m.mr != nil, Freed: m.mr != nil || m.free != nil})
 	return m, nil
 }
 
@@ -88,8 +93,99 @@ func (n *Node) allocated(b []byte) (*Memory, bool) {
 	if m := n.memories.Find(b); m != nil {
 		return m, true
 	}
+	if k := memory.Shared(b); k != nil {
+		return n.join(k)
+	}
 	return nil, !n.memories.Stale(b)
 }
+
+// join makes Alloc memory of others in the process memory of the node. It returns nil for memory that
+// must be treated as any other, and false if it is being closed.
+func (n *Node) join(k *memory.Block) (*Memory, bool) {
+	if n.call() != nil {
+		return nil, true // the caller finds out
+	}
+	defer n.calls.Done()
+	n.joining.Lock()
+	defer n.joining.Unlock()
+	if m := n.memories.Find(k.Bytes); m != nil {
+		return m, true
+	}
+	if !k.Open() {
+		return nil, !k.Freed
+	}
+	m := &Memory{node: n, buf: k.Bytes, shared: k, others: true, regs: map[*device]*verbs.MR{}}
+	if k.Mapped && n.memory != nil {
+		var err error
+		if m.mr, err = n.memory.pd.RegMR(k.Bytes, verbs.AccessAll); err != nil {
+			n.log.Debug("channel: memory cannot be registered", "bytes", len(k.Bytes), "error", err)
+			return nil, true
+		}
+	}
+	n.memories.Add(m.buf, m)
+	return m, true
+}
+
+// user is a node as a user of memory of others in the process.
+type user struct{ n *Node }
+
+// LetGo removes the memory from that over which handles can be declared, and deregisters it.
+func (u user) LetGo(k *memory.Block, wait bool) (busy bool, err error) {
+	n := u.n
+	n.joining.Lock() // join has seen that the block is closing, or is through
+	m := n.memories.Find(k.Bytes)
+	n.joining.Unlock()
+	if m == nil || !m.others {
+		return false, nil
+	}
+	if m.users.Load() > 0 {
+		n.reap()
+	}
+	switch ending := n.call(); {
+	case ending == nil:
+		defer n.calls.Done()
+	case !wait:
+		return true, nil // it is about to part
+	default:
+		<-n.parted
+	}
+	n.joining.Lock()
+	defer n.joining.Unlock()
+	if m = n.memories.Find(k.Bytes); m == nil {
+		return false, nil
+	}
+	if m.stuck == nil && !m.users.CompareAndSwap(0, memoryClosed) {
+		return true, nil
+	}
+	return false, n.part(m)
+}
+
+// part deregisters memory of others. If that fails, nothing can be declared over it, here and by its owner.
+// The caller holds joining.
+func (n *Node) part(m *Memory) error {
+	if m.closed.Store(true); m.stuck == nil {
+		if m.stuck = m.deregister(); m.stuck == nil {
+			n.memories.Remove(m.buf, m.shared.Freed)
+		}
+	}
+	return m.stuck
+}
+
+// partAll ends the use of all memory of others, in a node that nothing uses any more.
+func (n *Node) partAll() (err error) {
+	n.joining.Lock()
+	defer n.joining.Unlock()
+	for m := range n.memories.All() {
+		if m.others {
+			err = errors.Join(err, n.part(m))
+		}
+	}
+	close(n.parted)
+	return err
+}
+
+// unmapped says that peers of this host cannot map memory of the layout: m is nil, or not of a kind that they map.
+func unmapped(m *Memory) bool { return m == nil || m.mr == nil }
 
 // holds says whether the memory contains s.
 func (m *Memory) holds(s span.Span) bool {
@@ -115,9 +211,11 @@ func (m *Memory) Bytes() []byte {
 }
 
 // Close frees the memory for later Allocs. If it is larger than 1 MiB and the provider
-// mapped it separately, its pages are returned to the system. While a handle is
-// declared over the memory, Close does nothing and returns [ErrBusy].
+// mapped it separately, its pages are returned to the system. While a handle is declared over the
+// memory, of this node or of another one of the process, or a request of a job of package impi uses it,
+// Close does nothing and returns [ErrBusy].
 func (m *Memory) Close() error {
+	const op = "close memory"
 	n := m.node
 	if n.call() != nil {
 		return nil // closing the node closes it
@@ -126,9 +224,33 @@ func (m *Memory) Close() error {
 	if m.users.Load() > 0 {
 		n.reap()
 	}
-	if done, err := m.forget(); done || err != nil {
+	done := false
+	stuck, err := m.shared.Close(func() (err error) {
+		done, err = m.forget()
 		return err
+	})
+	switch {
+	case errors.Is(err, memory.ErrUsed):
+		return nodeError(op, fmt.Errorf("%w: %w", ErrBusy, err))
+	case done || err != nil:
+		return err
+	case stuck != nil:
+		return nodeError(op, fmt.Errorf("%w: the memory is never used again: %w", ErrBusy, stuck))
 	}
+	err = m.deregister()
+	if err == nil && m.free != nil {
+		err = m.free()
+	}
+	if err != nil {
+		return nodeError(op, err)
+	}
+	return nil
+}
+
+// deregister closes the memory's registrations.
+func (m *Memory) deregister() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	var errs []error
 	for _, mr := range m.regs {
 		errs = append(errs, mr.Close())
@@ -136,14 +258,7 @@ func (m *Memory) Close() error {
 	if m.mr != nil {
 		errs = append(errs, m.mr.Close())
 	}
-	err := errors.Join(errs...)
-	if err == nil && m.free != nil {
-		err = m.free()
-	}
-	if err != nil {
-		return nodeError("close memory", err)
-	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // forget removes the memory from those over which handles can be declared. It says whether it
@@ -159,7 +274,7 @@ func (m *Memory) forget() (done bool, err error) {
 		return false, nodeError("close memory", fmt.Errorf("%w: handles declared over it: %d; close them first", ErrBusy, m.users.Load()))
 	}
 	m.closed.Store(true)
-	n.memories.Remove(m.buf, m.mr != nil || m.free != nil) // slices keep heap memory alive
+	n.memories.Remove(m.buf, m.shared.Freed) // slices keep heap memory alive
 	return false, nil
 }
 

@@ -75,7 +75,9 @@ type Node struct {
 	closeErr error // when ended is closed
 
 	peers    []atomic.Pointer[peer] // by rank; made under mu
-	memories memory.Index[Memory]   // of Alloc
+	memories memory.Index[Memory]   // of Alloc, of this node and of others in the process
+	joining  sync.Mutex             // of memory of others; taken before mu
+	parted   chan struct{}          // closed when Close has ended the use of that
 
 	calls       sync.WaitGroup // that Close waits for; begun under mu
 	mu          sync.Mutex
@@ -174,7 +176,7 @@ func joinJob(ctx context.Context, job *boot.Job, opts ...Option) (_ *Node, err e
 	if err != nil {
 		return nil, nodeError("join", errors.Join(err, job.Close()))
 	}
-	n := &Node{making: make(chan struct{}, 1), heard: make(chan struct{}, 1), job: job, rank: job.Rank(), size: job.Size(), opt: o, log: o.logger.With("rank", job.Rank()),
+	n := &Node{making: make(chan struct{}, 1), parted: make(chan struct{}), heard: make(chan struct{}, 1), job: job, rank: job.Rank(), size: job.Size(), opt: o, log: o.logger.With("rank", job.Rank()),
 		unopened: map[string]error{}, peers: make([]atomic.Pointer[peer], job.Size()), served: map[*sendStream]*served{}, multiples: map[*Handle]struct{}{}, handles: map[*Handle]struct{}{}, calling: map[*pendingCall]struct{}{},
 		groups: map[uint64]*Group{}, streams: map[uint32]int{}, earlyFaults: map[uint64]error{}, groupsLeft: map[uint64]struct{}{}, kick: make(chan struct{}, 1)}
 	n.life, n.end = context.WithCancel(context.Background())
@@ -206,6 +208,7 @@ func joinJob(ctx context.Context, job *boot.Job, opts ...Option) (_ *Node, err e
 	n.wg.Go(n.watch)
 	signals := report.Notify() // before Join returns: the signal alone would kill
 	n.wg.Go(func() { n.oversee(signals) })
+	memory.Enter(user{n})
 	return n, nil
 }
 

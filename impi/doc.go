@@ -28,8 +28,8 @@
 // match no receive wait in memory bounded by [Config.Unexpected].
 //
 // A long message in ordinary memory is copied through an intermediate buffer, or its memory is
-// registered with a device for this one message. A message between two pieces of [Job.Alloc] memory
-// needs neither.
+// registered with a device for this one message. A message between two pieces of memory of [Job.Alloc]
+// or [channel.Node.Alloc] needs neither.
 //
 // # Collectives
 //

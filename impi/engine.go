@@ -44,6 +44,7 @@ type engine struct {
 
 	// Of Alloc; stale is what messages may not use: it has been closed, or a peer may still write to it.
 	memories memory.Index[Memory]
+	parted   chan struct{} // closed when Close has ended the use of memory of others
 	stats    Stats
 	owed     []*message // see fetch
 	overdue  bool       // some have been owed for a while

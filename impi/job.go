@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-hpc/sluice/impi/packet"
 	"github.com/sluice-hpc/sluice/impi/startup"
 	"github.com/sluice-hpc/sluice/internal/keepalive"
+	"github.com/sluice-hpc/sluice/internal/memory"
 	"github.com/sluice-hpc/sluice/internal/reach"
 	"github.com/sluice-hpc/sluice/internal/report"
 	"github.com/sluice-hpc/sluice/internal/wait"
@@ -152,7 +153,7 @@ func assemble(ctx context.Context, op string, r *roster, l net.Listener, c Confi
 
 // newJob makes a job of connected hosts.
 func newJob(ctx context.Context, r *roster, conns []*net.TCPConn, c Config) (*Job, error) {
-	e := &engine{policy: wait.NewPolicy(c.waits, pollBatch, nil), log: c.Log, me: r.me, ranks: map[packet.Proc]int32{}, unexpected: c.Unexpected, eager: c.PacketLen}
+	e := &engine{policy: wait.NewPolicy(c.waits, pollBatch, nil), log: c.Log, me: r.me, ranks: map[packet.Proc]int32{}, unexpected: c.Unexpected, eager: c.PacketLen, parted: make(chan struct{})}
 	e.life, e.stop = context.WithCancel(context.Background())
 	j := &Job{e: e, roster: r, config: c, tagUB: r.tagUB, closed: make(chan struct{})}
 	for i := range r.hosts {
@@ -196,6 +197,7 @@ func newJob(ctx context.Context, r *roster, conns []*net.TCPConn, c Config) (*Jo
 	e.wg.Go(j.controls.run)
 	signals := report.Notify() // before the job is used: the signal alone would kill
 	e.wg.Go(func() { j.reportOn(signals) })
+	memory.Enter(user{e})
 	return j, nil
 }
 

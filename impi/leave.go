@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-hpc/sluice/channel"
+	"github.com/sluice-hpc/sluice/internal/memory"
 	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
@@ -100,14 +101,30 @@ func (j *Job) Close(ctx context.Context) error {
 	e.stop()
 	j.controls.end()
 	e.wg.Wait()
+	stuck := e.partAll()
+	if stuck != nil {
+		errs = append(errs, jobError("close", stuck))
+	}
+	used := map[*Memory]bool{} // by others, that the caller should have closed
 	for m := range e.memories.All() {
+		if m.others {
+			continue
+		}
 		m.closed.Store(true)
+		if err := m.shared.End(); err != nil {
+			used[m] = true
+			errs = append(errs, jobError("close", fmt.Errorf("%w: memory of %d bytes is not freed: %w", ErrBusy, len(m.buf), err)))
+		}
 	}
-	if err := j.closeDevices(); err != nil {
-		errs = append(errs, jobError("close", err))
+	open := j.closeDevices()
+	if open != nil {
+		errs = append(errs, jobError("close", open))
+	}
+	if stuck == nil {
+		memory.Leave(user{e})
 	}
 	for m := range e.memories.All() {
-		if m.free == nil {
+		if m.free == nil || used[m] || open != nil { // a device may access it
 			continue
 		}
 		if err := m.free(); err != nil {

@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 
+	"github.com/sluice-hpc/sluice/internal/memory"
 	"github.com/sluice-hpc/sluice/internal/retire"
 	"github.com/sluice-hpc/sluice/internal/span"
 	"github.com/sluice-hpc/sluice/verbs"
@@ -15,15 +17,57 @@ import (
 type Memory struct {
 	job    *Job
 	buf    []byte
-	regs   []registration // with the devices of the job
-	free   func() error   // nil with devices, and for memory of the heap
-	closed atomic.Bool    // set with the lock of the engine
+	regs   registrations // with the devices of the job
+	mapped bool          // peers load and store it, by devices that let them
+	free   func() error  // nil with devices, and for memory of the heap
+	closed atomic.Bool   // set with the lock of the engine
+	shared *memory.Block // with the rest of the process
+	others bool          // it is not of this job: it has been joined
+	stuck  error         // why it cannot be deregistered
 }
 
 // registration is a region of user memory that is registered with a device.
 type registration struct {
 	d  *rcDevice
 	mr *verbs.MR
+}
+
+// registrations are those of one piece of memory. They are found without a lock.
+type registrations struct {
+	list atomic.Pointer[[]registration]
+	mu   sync.Mutex // of registering
+}
+
+func (r *registrations) all() []registration {
+	if l := r.list.Load(); l != nil {
+		return *l
+	}
+	return nil
+}
+
+// on returns the registration with a device; nil for none.
+func (r *registrations) on(d *rcDevice) *verbs.MR {
+	for _, g := range r.all() {
+		if g.d == d {
+			return g.mr
+		}
+	}
+	return nil
+}
+
+// add returns the registration with a device, made by register if there is none.
+func (r *registrations) add(d *rcDevice, register func() (*verbs.MR, error)) (*verbs.MR, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if mr := r.on(d); mr != nil {
+		return mr, nil
+	}
+	mr, err := register()
+	if err == nil {
+		list := append(slices.Clone(r.all()), registration{d, mr})
+		r.list.Store(&list)
+	}
+	return mr, err
 }
 
 // Alloc returns size bytes of zeroed, page-aligned memory that is registered with all devices of
@@ -33,8 +77,8 @@ type registration struct {
 // lies entirely in one Memory. Short messages gain nothing. Over TCP and within the host it is like
 // any other memory.
 //
-// [channel.Node.Alloc] memory is ordinary memory here: a job opens devices of its own, with which
-// that memory is not registered.
+// Memory of [channel.Node.Alloc], and of other jobs of the process, is as good: the first long message
+// of it registers it, for as long as it and the job last. Nodes of this process use this memory likewise.
 //
 // The Memory belongs to the caller and must be closed; closing the job also closes it. As long as
 // the job lasts, peers that are processes of this package may write to it, as their messages
@@ -65,48 +109,46 @@ func (j *Job) Alloc(size int) (*Memory, error) {
 	e.lock.Lock()
 	defer e.lock.Unlock()
 	e.memories.Add(m.buf, m)
+	m.shared = memory.Share(m.buf, memory.Kind{Mapped: m.mapped, Freed: m.freed()})
 	return m, nil
 }
 
-// register allocates memory of the kind that the first device moves fastest and registers it with
-// the other devices.
-func (m *Memory) register(size int) error {
-	for _, d := range m.job.devices {
-		var mr *verbs.MR
-		var err error
-		if m.buf == nil {
-			mr, err = d.pd.AllocMR(size, verbs.AccessAll)
-		} else {
-			mr, err = d.pd.RegMR(m.buf, verbs.AccessAll)
-		}
-		if err != nil {
-			return err
-		}
-		m.regs = append(m.regs, registration{d, mr})
-		if m.buf == nil {
-			m.buf = mr.Bytes()
-		}
-	}
-	if m.buf == nil {
-		var err error
+// register allocates memory of the kind that the first device moves fastest and registers it with all.
+// What is not mapped by peers is allocated here: then it is known whether it is of the heap.
+func (m *Memory) register(size int) (err error) {
+	devices := m.job.devices
+	if m.mapped = len(devices) > 0 && devices[0].maps; !m.mapped {
 		if m.buf, m.free, err = retire.Alloc(size); err != nil {
 			return fmt.Errorf("%w: %w", verbs.ErrNoMemory, err)
 		}
 	}
+	for _, d := range devices {
+		mr, err := m.regs.add(d, func() (*verbs.MR, error) {
+			if m.buf == nil {
+				return d.pd.AllocMR(size, verbs.AccessAll)
+			}
+			return d.pd.RegMR(m.buf, verbs.AccessAll)
+		})
+		if err != nil {
+			return err
+		}
+		m.buf = mr.Bytes()
+	}
 	return nil
 }
 
-// deregister closes the regions; the first, which owns the memory, comes last. If there is none, it
-// frees the memory.
+// deregister closes the regions; the first, which may own the memory, comes last. Then it frees memory
+// that nothing accesses any more.
 func (m *Memory) deregister() error {
 	var errs []error
-	for _, r := range slices.Backward(m.regs) {
+	for _, r := range slices.Backward(m.regs.all()) {
 		errs = append(errs, r.mr.Close())
 	}
-	if m.free != nil {
-		errs = append(errs, m.free())
+	err := errors.Join(errs...)
+	if err == nil && m.free != nil {
+		err = m.free()
 	}
-	return errors.Join(errs...)
+	return err
 }
 
 // Bytes returns the memory; nil after Close of the Memory or the job. Slices of it must not be used
@@ -120,8 +162,9 @@ func (m *Memory) Bytes() []byte {
 	return m.buf
 }
 
-// Close frees the memory for the next Alloc. While an active request uses it, Close fails with
-// [ErrBusy] and has no effect. Closing again does nothing.
+// Close frees the memory for the next Alloc. While an active request uses it, of this job or of another one
+// of the process, or a handle of a node is declared over it, Close fails with [ErrBusy] and has no effect.
+// Closing again does nothing.
 //
 // Close also returns [ErrBusy] if, within [Config.PeerTimeout], a peer that has stopped cannot be
 // kept from writing to the memory. In that case the Memory is closed, and its bytes are never used
@@ -130,18 +173,37 @@ func (m *Memory) Close() error {
 	const op = "close memory"
 	e := m.job.e
 	e.lock.Lock()
-	switch {
-	case m.closed.Load(), e.broken != nil: // the job does it
-		e.lock.Unlock()
-		return nil
-	case e.usesMemory(m):
-		e.lock.Unlock()
-		return jobError(op, fmt.Errorf("%w: an active request uses the memory", ErrBusy))
+	ended := e.broken != nil // the job does it
+	if !ended {
+		e.wg.Add(1)
 	}
-	e.dropMemory(m)
-	e.wg.Add(1)
 	e.lock.Unlock()
+	if ended {
+		return nil
+	}
 	defer e.wg.Done()
+	dropped := false
+	stuck, err := m.shared.Close(func() error {
+		e.lock.Lock()
+		defer e.lock.Unlock()
+		if m.closed.Load() {
+			return nil
+		}
+		if e.uses(m.buf) {
+			return errInUse
+		}
+		e.dropMemory(m)
+		dropped = true
+		return nil
+	})
+	switch {
+	case err != nil:
+		return jobError(op, fmt.Errorf("%w: %w", ErrBusy, err))
+	case !dropped:
+		return nil
+	case stuck != nil:
+		return jobError(op, fmt.Errorf("%w: %w", ErrBusy, stuck))
+	}
 	if err := m.deregister(); err != nil {
 		if errors.Is(err, verbs.ErrBusy) {
 			err = fmt.Errorf("%w: %w", ErrBusy, err)
@@ -151,15 +213,20 @@ func (m *Memory) Close() error {
 	return nil
 }
 
+var errInUse = errors.New("an active request uses the memory")
+
 // dropMemory removes memory from that which messages may use.
 func (e *engine) dropMemory(m *Memory) {
 	m.closed.Store(true)
-	e.memories.Remove(m.buf, len(m.regs) > 0 || m.free != nil) // heap memory lives as long as a slice of it
+	e.memories.Remove(m.buf, m.shared.Freed)
 }
 
-// usesMemory says whether an active request uses m.
-func (e *engine) usesMemory(m *Memory) bool {
-	of := span.Set{span.Of(m.buf)}
+// freed says whether Close frees the memory. That of the heap lives as long as a slice of it.
+func (m *Memory) freed() bool { return m.mapped || m.free != nil }
+
+// uses says whether an active request has memory in common with b.
+func (e *engine) uses(b []byte) bool {
+	of := span.Set{span.Of(b)}
 	for _, r := range e.table {
 		if (r.state == queued || r.state == moving) && slices.ContainsFunc(r.vec, func(b []byte) bool { return of.Meets(span.Of(b)) }) {
 			return true
@@ -168,11 +235,98 @@ func (e *engine) usesMemory(m *Memory) bool {
 	return false
 }
 
-// allocated says whether a request's memory is Alloc memory throughout.
-func (e *engine) allocated(r *request) bool {
+// find returns the Alloc memory that b lies in, be it of this job or of something else in the process; nil
+// for none. The caller holds the lock.
+func (e *engine) find(b []byte) *Memory {
+	m := e.memories.Find(b)
+	if m == nil {
+		if k := memory.Shared(b); k != nil && k.Open() && e.broken == nil {
+			m = &Memory{buf: k.Bytes, mapped: k.Mapped, shared: k, others: true}
+			e.memories.Add(m.buf, m)
+		}
+	}
+	return m
+}
+
+// user is the engine as a user of memory of others in the process.
+type user struct{ e *engine }
+
+// LetGo removes the memory from that which messages may use, and deregisters it.
+func (u user) LetGo(k *memory.Block, wait bool) (busy bool, err error) {
+	e := u.e
+	e.lock.Lock()
+	m := e.memories.Find(k.Bytes)
+	if m != nil && !m.others {
+		e.lock.Unlock()
+		return false, nil
+	}
+	if wait && e.closing {
+		e.lock.Unlock()
+		<-e.parted
+		e.lock.Lock()
+		m = e.memories.Find(k.Bytes)
+	}
+	switch {
+	case m != nil && m.stuck != nil:
+		e.lock.Unlock()
+		return false, m.stuck
+	case e.uses(k.Bytes), m != nil && e.broken != nil: // the job is about to part
+		e.lock.Unlock()
+		return true, nil
+	case m == nil:
+		if k.Freed {
+			e.memories.Spoil(k.Bytes)
+		}
+		e.lock.Unlock()
+		return false, nil
+	}
+	e.dropMemory(m)
+	e.wg.Add(1)
+	e.lock.Unlock()
+	defer e.wg.Done()
+	return false, e.part(m)
+}
+
+// part deregisters memory of others, which has been dropped. If that fails, it is found again, and
+// cannot be used.
+func (e *engine) part(m *Memory) error {
+	err := m.deregister()
+	if err != nil {
+		e.lock.Lock()
+		defer e.lock.Unlock()
+		m.stuck = err
+		e.memories.Add(m.buf, m)
+		e.memories.Spoil(m.buf)
+	}
+	return err
+}
+
+// partAll ends the use of all memory of others, in a job in which nothing moves any more.
+func (e *engine) partAll() (err error) {
+	e.lock.Lock()
+	var list []*Memory
+	for m := range e.memories.All() {
+		if m.others && m.stuck == nil {
+			e.dropMemory(m)
+			list = append(list, m)
+		}
+	}
+	e.lock.Unlock()
+	for _, m := range list {
+		err = errors.Join(err, e.part(m))
+	}
+	close(e.parted)
+	return err
+}
+
+// allocated says whether a request's memory is Alloc memory throughout, of the kind that the device
+// is good at. The caller holds the lock.
+func (d *rcDevice) allocated(r *request) bool {
 	for _, b := range r.vec {
-		if len(b) > 0 && e.memories.Find(b) == nil {
-			return false
+		if len(b) > 0 {
+			if m := d.e.find(b); m == nil || d.maps && !m.mapped {
+				return false
+			}
 		}
 	}
 	return true
@@ -201,6 +355,8 @@ func (e *engine) stillThere(b []byte) error {
 		return nil
 	case e.memories.Find(b) != nil:
 		return fmt.Errorf("%w: the memory cannot be used: a lost peer may still write to it", ErrBusy)
+	case e.find(b) != nil: // its owner had begun to close it
+		return nil
 	}
 	return fmt.Errorf("%w: the Memory that the buffer lies in has been closed", ErrClosed)
 }
@@ -212,14 +368,12 @@ type keyed struct {
 	lkey, rkey uint32
 }
 
-// keyedOf returns b's keys if it lies in Alloc memory.
-func (d *rcDevice) keyedOf(b []byte) (keyed, bool) {
-	m := d.e.memories.Find(b)
-	if m == nil {
+// keyedOf returns the keys of b, which lies in m, if that is registered.
+func (d *rcDevice) keyedOf(b []byte, m *Memory) (keyed, bool) {
+	mr := m.regs.on(d)
+	if mr == nil {
 		return keyed{}, false
 	}
-	i := slices.IndexFunc(m.regs, func(r registration) bool { return r.d == d })
-	mr := m.regs[i].mr
 	skip := uint64(span.Of(b).From - span.Of(m.buf).From)
 	return keyed{mr.Addr() + skip, uint64(len(b)), mr.LKey(), mr.RKey()}, true
 }

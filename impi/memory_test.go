@@ -215,8 +215,8 @@ func TestAllocClosed(t *testing.T) {
 	}
 }
 
-// BenchmarkAlloc: a long message and its answer, between Alloc memory and memory of
-// the heap.
+// BenchmarkAlloc: a long message and its answer, between Alloc memory, also that of another job of the
+// process, and memory of the heap.
 func BenchmarkAlloc(b *testing.B) {
 	for _, p := range places {
 		if p.hosts == 1 || len(p.config.Providers) == 0 {
@@ -226,16 +226,22 @@ func BenchmarkAlloc(b *testing.B) {
 			for _, c := range []struct {
 				name    string
 				out, in bool
-			}{{"heap", false, false}, {"out", true, false}, {"in", false, true}, {"both", true, true}} {
+				others  bool
+			}{{"heap", false, false, false}, {"out", true, false, false}, {"in", false, true, false}, {"both", true, true, false}, {"others", true, true, true}} {
 				b.Run(fmt.Sprintf("%s/%d/%s", p.name, n, c.name), func(b *testing.B) {
 					w := worlds(b, p)
+					from := []*Job{w[0].job, w[1].job}
+					if c.others {
+						from = join(b, place{"shm", 2, 1, Config{Providers: []string{"shm"}}})
+						b.Cleanup(func() { closeAll(b, from) })
+					}
 					side := func(w *Comm, first bool) func() error {
 						out, in := make([]byte, n), make([]byte, n)
 						if c.out {
-							out = allocate(b, w.job, n).Bytes()
+							out = allocate(b, from[w.Rank()], n).Bytes()
 						}
 						if c.in {
-							in = allocate(b, w.job, n).Bytes()
+							in = allocate(b, from[w.Rank()], n).Bytes()
 						}
 						return func() error {
 							for i := range 2 * b.N {

@@ -46,6 +46,7 @@ func TestMain(m *testing.M) {
 type act struct {
 	before      func(rank int, args []string) error // the job is made; may be nil
 	do          func(ctx context.Context, j *Job, args []string) error
+	with        func(ctx context.Context, n *channel.Node, j *Job) error // instead of do
 	peerTimeout time.Duration
 }
 
@@ -56,6 +57,8 @@ var acts = map[string]act{
 	"inside":   {do: inside, peerTimeout: 3 * time.Second},
 	"last":     {do: lastLook},
 	"verdict":  {do: lateVerdict},
+	"lend":     {with: lendAll},
+	"lenddie":  {with: lendAndDie},
 }
 
 func play(a act, args []string) (err error) {
@@ -92,6 +95,9 @@ func play(a act, args []string) (err error) {
 			return fmt.Errorf("rank %d by %q instead of %q", rank, got, config.Providers[0])
 		}
 	}
+	if a.with != nil {
+		return a.with(ctx, n, j)
+	}
 	return a.do(ctx, j, args)
 }
 
@@ -120,7 +126,7 @@ func apart(t *testing.T, size int, act string, args ...string) {
 			r, out := launched(t, p, size, act, args...)
 			for rank, status := range r.Status {
 				want := 0
-				if act == "death" && rank == size-1 {
+				if (act == "death" || act == "lenddie") && rank == size-1 {
 					want = 128 + int(syscall.SIGKILL)
 				}
 				require.Equal(t, want, status, "rank %d\n%s", rank, out)

@@ -114,7 +114,7 @@ func (c *rcCarrier) there(rank int32) uint16 { return uint16(rank - c.peers[0]) 
 func (c *rcCarrier) data(r *request, t packet.Type, n uint64) {
 	b := c.packet(int(n))
 	h := rcPacket{t: t, dest: c.there(r.peer), src: c.here(r.comm.p), tag: r.tag, cid: uint32(r.match.cid), length: r.length, srqid: r.id()}
-	if n < r.length && c.l.e.allocated(r) {
+	if n < r.length && c.d.allocated(r) {
 		h.flags = rcKnown
 	}
 	if n < r.length && c.l.promised(r) {

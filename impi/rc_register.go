@@ -14,7 +14,8 @@ const registerAside = 16 << 20
 // unkeyed is a piece of a request's memory, with its keys or still to be registered.
 type unkeyed struct {
 	keyed
-	b []byte
+	b  []byte  // nil with keys
+	of *Memory // to be registered as a whole, for all messages; nil: b, for this one
 }
 
 // unkeyed lists the next n bytes of a request's memory. The caller holds the lock.
@@ -26,13 +27,36 @@ func (c *rcCarrier) unkeyed(r *request, n uint64) (list []unkeyed) {
 		}
 		b = b[:min(uint64(len(b)), n)]
 		n -= uint64(len(b))
-		if k, ok := c.d.keyedOf(b); ok {
-			list = append(list, unkeyed{keyed: k})
-		} else {
-			list = append(list, unkeyed{b: b})
+		m := c.l.e.find(b)
+		if m != nil {
+			if k, ok := c.d.keyedOf(b, m); ok {
+				list = append(list, unkeyed{keyed: k})
+				continue
+			}
 		}
+		list = append(list, unkeyed{b: b, of: m})
 	}
 	return list
+}
+
+// unregistered returns how many bytes are to be registered for the next n bytes of a request's memory: all
+// of Alloc memory that others have made. The caller holds the lock.
+func (c *rcCarrier) unregistered(r *request, n uint64) (count uint64) {
+	for i, from := r.piece, r.within; i < len(r.vec) && n > 0; i, from = i+1, 0 {
+		b := r.vec[i][from:]
+		b = b[:min(uint64(len(b)), n)]
+		n -= uint64(len(b))
+		if len(b) == 0 {
+			continue
+		}
+		switch m := c.l.e.find(b); {
+		case m == nil:
+			count += uint64(len(b))
+		case m.regs.on(c.d) == nil:
+			count += uint64(len(m.buf))
+		}
+	}
+	return count
 }
 
 // register registers the pieces without keys. It does not need the lock.
@@ -41,15 +65,24 @@ func (d *rcDevice) register(t *rcTransfer, list []unkeyed, access verbs.AccessFl
 		return fmt.Errorf("the memory has too many pieces: %d", len(list))
 	}
 	for _, u := range list {
-		if u.b != nil {
-			mr, err := d.regMR(u.b, access)
-			if err != nil {
-				t.free()
-				t.local = nil
-				return err
+		var err error
+		switch {
+		case u.b == nil:
+		case u.of != nil:
+			if _, err = u.of.regs.add(d, func() (*verbs.MR, error) { return d.regMR(u.of.buf, verbs.AccessAll) }); err == nil {
+				u.keyed, _ = d.keyedOf(u.b, u.of)
 			}
-			t.mrs = append(t.mrs, mr)
-			u.keyed = keyed{mr.Addr(), uint64(mr.Len()), mr.LKey(), mr.RKey()}
+		default:
+			var mr *verbs.MR
+			if mr, err = d.regMR(u.b, access); err == nil {
+				t.mrs = append(t.mrs, mr)
+				u.keyed = keyed{mr.Addr(), uint64(mr.Len()), mr.LKey(), mr.RKey()}
+			}
+		}
+		if err != nil {
+			t.free()
+			t.local = nil
+			return err
 		}
 		t.local = append(t.local, u.keyed)
 	}
@@ -76,7 +109,7 @@ func (c *rcCarrier) registerNow(t *rcTransfer, r *request, n uint64, access verb
 // held, unless the link is lost meanwhile. It returns false, having done nothing, if registration
 // is quick. Until then is called the request does not change or complete.
 func (c *rcCarrier) registerThen(t *rcTransfer, r *request, n uint64, access verbs.AccessFlags, then func(ok bool)) bool {
-	if c.d.maps || n < registerAside {
+	if c.d.maps || c.unregistered(r, n) < registerAside {
 		return false
 	}
 	e, list := c.l.e, c.unkeyed(r, n)

@@ -142,7 +142,7 @@ func (c *rcCarrier) gone(t *rcTransfer) uint64 {
 // invite registers the memory to which the rest of a message is to be written; nil if it must come
 // in packets.
 func (c *rcCarrier) invite(r *request) []remote {
-	if c.d.maps && !r.known && !c.l.e.allocated(r) {
+	if c.d.maps && !r.known && !c.d.allocated(r) {
 		if list, ok := c.announce(); ok {
 			r.began, r.way = time.Now(), c.stage.chooseWay(r.length-r.moved)
 			r.transfer = throughStage

@@ -13,14 +13,12 @@ import (
 )
 
 // Index is a set of blocks of memory that do not overlap, and of addresses that must not be used any more.
-// Blocks are found without a lock. Its methods may be called at the same time. The zero Index is empty.
+// They are found without a lock. Its methods may be called at the same time. The zero Index is empty.
 type Index[T any] struct {
 	from, to atomic.Uintptr // around all blocks and stale addresses, once and now
 	leaves   atomic.Pointer[[]*leaf[T]]
-	spoiled  atomic.Bool // stale is not empty
-
-	mu    sync.Mutex // of changes
-	stale span.Set
+	mu       sync.Mutex               // of changes
+	stale    atomic.Pointer[span.Set] // a change copies it; nil: none
 }
 
 // leaf is some blocks, in order of their addresses, at least one. Neither leaves nor lists of them are
@@ -44,8 +42,7 @@ func (x *Index[T]) Add(b []byte, t *T) {
 	pages := s.Pages(pageSize)
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.stale.Remove(pages)
-	x.spoiled.Store(len(x.stale) > 0)
+	x.setStale(func(l *span.Set) { l.Remove(pages) })
 	x.widen(pages)
 	list := x.list()
 	if len(list) == 0 {
@@ -90,9 +87,21 @@ func (x *Index[T]) Spoil(b []byte) {
 }
 
 func (x *Index[T]) spoil(s span.Span) {
-	x.stale.Add(s)
 	x.widen(s)
-	x.spoiled.Store(true)
+	x.setStale(func(l *span.Set) { l.Add(s) })
+}
+
+// setStale changes a copy of the stale addresses. The caller holds the lock.
+func (x *Index[T]) setStale(change func(*span.Set)) {
+	var l span.Set
+	if old := x.stale.Load(); old != nil {
+		l = slices.Clone(*old)
+	}
+	if change(&l); len(l) == 0 {
+		x.stale.Store(nil)
+	} else {
+		x.stale.Store(&l)
+	}
 }
 
 // Find returns the block that b lies in; nil for none.
@@ -113,17 +122,16 @@ func (x *Index[T]) Find(b []byte) *T {
 }
 
 // Spoiled says whether any addresses are stale.
-func (x *Index[T]) Spoiled() bool { return x.spoiled.Load() }
+func (x *Index[T]) Spoiled() bool { return x.stale.Load() != nil }
 
 // Stale says whether an address of b is stale.
 func (x *Index[T]) Stale(b []byte) bool {
-	s := span.Of(b)
-	if !x.spoiled.Load() || s.From >= x.to.Load() || s.To <= x.from.Load() {
+	l := x.stale.Load()
+	if l == nil {
 		return false
 	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.stale.Meets(s)
+	s := span.Of(b)
+	return s.From < x.to.Load() && s.To > x.from.Load() && l.Meets(s)
 }
 
 // All returns the blocks as they are at this moment, in order of their addresses.

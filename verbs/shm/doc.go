@@ -18,7 +18,9 @@
 // from [verbs.PD.AllocMR] need no CPU of the target: the initiator accesses it through
 // its own mapping, after checking the key in the target's table.
 //
-// AllocMR memory is in arenas: sealed, fully allocated memfds that peers map. The
+// AllocMR memory is in arenas: sealed, fully allocated memfds that peers map. Memory in an
+// arena of another context of the process may be registered, too, and is mapped as one's own; it is
+// freed when such regions are closed. The
 // receiving side reads other memory with process_vm_readv(2). Where that is forbidden,
 // and for small messages, the bytes are copied through the ring.
 //

@@ -21,6 +21,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/lobby"
+	"github.com/sluice-hpc/sluice/internal/retire"
 	"github.com/sluice-hpc/sluice/internal/wait"
 	"github.com/sluice-hpc/sluice/verbs"
 )
@@ -771,8 +772,7 @@ func (l *link) dropArena(id uint32) {
 	if l.self {
 		return
 	}
-	s.lent = true
-	if err := s.close(); err != nil {
+	if err := retire.Unmap(s.mem); err != nil { // s stays as readers that are through have found it
 		l.ctx.log.Warn("shm: take back a peer's arena", "peer", l.gid, "error", err)
 	}
 }

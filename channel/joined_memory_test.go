@@ -1,0 +1,129 @@
+package channel
+
+import (
+	"bytes"
+	"errors"
+	"runtime"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/memory"
+	"github.com/sluice-hpc/sluice/internal/test/need"
+)
+
+// TestMemoryOfOthers: Alloc memory of another node of the process is as good as a node's own, for messages declared
+// and used once. It is not closed while a handle is declared over it.
+func TestMemoryOfOthers(t *testing.T) {
+	apart(t, func(t *testing.T, provider string) {
+		need.Provider(t, "shm")
+		lend := join(t, 2, WithProviders("shm"))
+		nodes := join(t, 2, WithProviders(provider))
+		a, b := nodes[0], nodes[1]
+		for round, size := range []int{100, 5000, 300_000, 2 << 20} {
+			m, err := lend[0].Alloc(size)
+			require.NoError(t, err)
+			other, err := lend[1].Alloc(size)
+			require.NoError(t, err)
+			copy(m.Bytes(), bytes.Repeat([]byte{byte(round + 1)}, size))
+			s, err := a.DeclareSend(Contiguous(m.Bytes()), 1)
+			require.NoError(t, err)
+			r, err := b.DeclareReceive(Contiguous(other.Bytes()), 0)
+			require.NoError(t, err)
+			for _, first := range []*Handle{s, r} {
+				clear(other.Bytes())
+				pass(t, s, r, first)
+				require.Equal(t, m.Bytes(), other.Bytes())
+			}
+			for _, h := range []*Handle{s, r} {
+				require.Len(t, h.memories, 1)
+				require.True(t, h.memories[0].others)
+				if h.peer().maps() {
+					require.True(t, h.reachable)
+				}
+			}
+			for _, x := range []*Memory{m, other} {
+				err := x.Close()
+				require.ErrorIs(t, err, ErrBusy)
+				require.ErrorIs(t, err, memory.ErrUsed)
+				require.NotNil(t, x.Bytes())
+			}
+			pass(t, s, r, s)
+			require.NoError(t, errors.Join(s.Close(), r.Close()))
+			clear(other.Bytes())
+			each(t, 2, func(rank int) error {
+				if rank == 0 {
+					return a.Send(within(t), m.Bytes(), 1)
+				}
+				return b.Recv(within(t), other.Bytes(), 0)
+			})
+			require.Equal(t, m.Bytes(), other.Bytes())
+			runtime.GC()
+			old := m.Bytes()
+			require.NoError(t, errors.Join(m.Close(), other.Close()))
+			_, err = a.DeclareSend(Contiguous(old), 1)
+			require.ErrorIs(t, err, ErrClosed)
+			require.ErrorIs(t, a.Send(within(t), old, 1), ErrClosed)
+		}
+	})
+}
+
+// TestMemoryOfOthersReduced: collectives, too, map it.
+func TestMemoryOfOthersReduced(t *testing.T) {
+	need.Provider(t, "shm")
+	const n = 256 << 10
+	lend := join(t, 2, WithProviders("shm"))
+	groups := worlds(t, 2, WithProviders("shm"))
+	for round := range 3 {
+		var memories [2]*Memory
+		for i := range memories {
+			var err error
+			memories[i], err = lend[i].Alloc(n)
+			require.NoError(t, err)
+		}
+		each(t, 2, func(i int) error {
+			b := memories[i].Bytes()
+			v := unsafe.Slice((*uint32)(unsafe.Pointer(unsafe.SliceData(b))), n/4)
+			for k := range v {
+				v[k] = 0x01010101 * uint32(i+1+round)
+			}
+			return groups[i].Run(within(t), Allreduce(Sum, v, v))
+		})
+		for _, m := range memories {
+			require.Equal(t, bytes.Repeat([]byte{byte(3 + 2*round)}, n), m.Bytes())
+			require.NoError(t, m.Close())
+		}
+	}
+}
+
+// TestMemoryOfOthersOutlived: nodes end in any order; one whose memory others have handles over does not free it, and
+// says so.
+func TestMemoryOfOthersOutlived(t *testing.T) {
+	need.Provider(t, "shm")
+	for _, first := range []string{"users", "owners", "all"} {
+		lend, nodes := join(t, 2, WithProviders("shm")), join(t, 2, WithProviders("shm"))
+		m, err := lend[0].Alloc(1 << 20)
+		require.NoError(t, err)
+		s, err := nodes[0].DeclareSend(Contiguous(m.Bytes()[:300_000]), 1)
+		require.NoError(t, err)
+		r, err := nodes[1].DeclareReceive(Contiguous(m.Bytes()[400_000:][:300_000]), 0)
+		require.NoError(t, err)
+		pass(t, s, r, r)
+		b := m.Bytes()
+		switch first {
+		case "users":
+			closeAll(t, nodes)
+			require.NoError(t, m.Close())
+		case "owners":
+			require.NoError(t, lend[1].Close())
+			require.ErrorIs(t, lend[0].Close(), memory.ErrUsed)
+			b[7] = 77
+			pass(t, s, r, r)
+			require.EqualValues(t, 77, b[400_007])
+			require.NoError(t, lend[0].Close(), "again")
+		default:
+			closeAll(t, append(nodes, lend...)) // they wait for each other
+		}
+	}
+}

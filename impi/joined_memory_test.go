@@ -1,0 +1,220 @@
+package impi
+
+import (
+	"math/rand/v2"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/memory"
+	"github.com/sluice-hpc/sluice/internal/span"
+	"github.com/sluice-hpc/sluice/internal/test/need"
+)
+
+// lenders makes two jobs of this process, one at a place and one that has memory of the kind that is mapped.
+func lenders(t *testing.T, p place) (w []*Comm, lend []*Job) {
+	t.Helper()
+	p.needs(t)
+	need.Provider(t, "shm")
+	lend = join(t, place{"shm", 2, 1, Config{Providers: []string{"shm"}}})
+	t.Cleanup(func() { closeAll(t, lend) })
+	return worlds(t, p), lend
+}
+
+// carry sends a message and checks what arrives.
+func carry(t *testing.T, w []*Comm, src, dst []byte, seed uint64) {
+	t.Helper()
+	msg := pattern(len(src), seed)
+	copy(src, msg)
+	clear(dst)
+	r, err := w[1].Irecv(dst, 0, 5)
+	require.NoError(t, err)
+	s, err := w[0].Isend(src, 1, 5)
+	require.NoError(t, err)
+	both(t, func() error { _, err := s.Wait(within(t)); return err }, func() error { _, err := r.Wait(within(t)); return err })
+	require.Equal(t, msg, dst[:len(msg)])
+}
+
+// TestMemoryOfOthers: Alloc memory of something else in the process is as good as a job's own: nothing is
+// staged, and nothing is registered for a message.
+func TestMemoryOfOthers(t *testing.T) {
+	for _, p := range places {
+		t.Run(p.name, func(t *testing.T) {
+			w, lend := lenders(t, p)
+			far := p.hosts > 1 && len(p.config.Providers) > 0
+			small, big := allocate(t, lend[0], 300_000), allocate(t, lend[1], 2<<20)
+			own, heap := allocate(t, w[0].job, 2<<20), make([]byte, 2<<20)
+			for i, c := range []struct{ out, in []byte }{
+				{small.Bytes(), big.Bytes()}, {big.Bytes(), own.Bytes()}, {big.Bytes()[4097:], heap}, {heap, big.Bytes()},
+				{big.Bytes()[:long], big.Bytes()[1<<20:][:long]}, {small.Bytes()[5:][:long], heap},
+			} {
+				n := min(len(c.out), len(c.in))
+				before := [2]Stats{w[0].job.Stats(), w[1].job.Stats()}
+				carry(t, w, c.out[:n], c.in[:n], uint64(i))
+				for side, b := range [][]byte{c.out, c.in} {
+					got := w[side].job.Stats()
+					require.Equal(t, before[side].Staged, got.Staged, "%d, side %d", i, side)
+					if w[0].job == w[1].job {
+						continue
+					}
+					registered := uint64(0)
+					if far && memory.Shared(b) == nil {
+						registered = 1
+					}
+					require.Equal(t, registered, got.Registered-before[side].Registered, "%d, side %d", i, side)
+				}
+			}
+		})
+	}
+}
+
+// TestUnmappedMemoryOfOthers: memory that no provider maps is moved as that of the heap, and is not taken
+// away from its owner.
+func TestUnmappedMemoryOfOthers(t *testing.T) {
+	eachWay(t, func(t *testing.T, a, b *Comm) {
+		lend := join(t, places[0])
+		t.Cleanup(func() { closeAll(t, lend) })
+		w := []*Comm{a, b}
+		for i, size := range []int{300_000, 2 << 20} { // of the heap, and not
+			m := allocate(t, lend[0], size)
+			for _, n := range []int{100, size} {
+				carry(t, w, m.Bytes()[:n], make([]byte, n), uint64(i))
+				carry(t, w, make([]byte, n), m.Bytes()[:n], uint64(i))
+			}
+			old := m.Bytes()
+			require.NoError(t, m.Close())
+			if i == 0 {
+				carry(t, w, old, make([]byte, size), 7) // it lives as long as the slice
+			} else {
+				require.ErrorIs(t, a.Send(within(t), old, 1, 0), ErrClosed)
+			}
+		}
+	})
+}
+
+// TestMemoryOfOthersClosed: memory in which another job has an active request, of any length, is not closed. When it
+// has been, messages that name it fail, until the place is memory again.
+func TestMemoryOfOthersClosed(t *testing.T) {
+	for _, p := range places {
+		t.Run(p.name, func(t *testing.T) {
+			p.seldom(t)
+			w, lend := lenders(t, p)
+			for round := range 3 {
+				m := allocate(t, lend[0], 1<<20)
+				b := m.Bytes()
+				if round != 1 { // else no message has been there before
+					carry(t, w, b[:500_000], b[500_000:][:500_000], 1)
+				}
+				for _, n := range []int{1, len(b)} {
+					r, err := w[1].Irecv(b[len(b)-n:], 0, 9)
+					require.NoError(t, err)
+					err = m.Close()
+					require.ErrorIs(t, err, ErrBusy)
+					require.ErrorIs(t, err, memory.ErrUsed)
+					carry(t, w, make([]byte, 700_000), b[:700_000], 2) // it has not been closed
+					require.NoError(t, r.Cancel())
+					_, err = r.Wait(within(t))
+					require.NoError(t, err)
+				}
+				require.NoError(t, m.Close())
+				for _, c := range w {
+					require.ErrorIs(t, c.Send(within(t), b[:10], 1-c.Rank(), 0), ErrClosed)
+					_, err := c.Irecv(b, AnySource, 0)
+					require.ErrorIs(t, err, ErrClosed)
+				}
+				again := allocate(t, lend[0], 1<<20)
+				require.Equal(t, span.Of(b), span.Of(again.Bytes()))
+				carry(t, w, again.Bytes()[:100], make([]byte, 100), 3)
+				require.NoError(t, again.Close())
+			}
+		})
+	}
+}
+
+// TestMemoryOfOthersOutlived: a job that ends first leaves memory of others alone. One that ends while others use its
+// memory does not free it, and says so.
+func TestMemoryOfOthersOutlived(t *testing.T) {
+	need.Provider(t, "shm")
+	shm := place{"shm", 2, 1, Config{Providers: []string{"shm"}}}
+	lend, jobs := join(t, shm), join(t, shm)
+	w := []*Comm{jobs[0].World(), jobs[1].World()}
+	m := allocate(t, lend[0], 1<<20)
+	carry(t, w, m.Bytes()[:400_000], m.Bytes()[500_000:][:400_000], 1)
+	closeAll(t, jobs)
+	jobs = join(t, shm)
+	w = []*Comm{jobs[0].World(), jobs[1].World()}
+	carry(t, w, m.Bytes()[:400_000], m.Bytes()[500_000:][:400_000], 2)
+	b := m.Bytes()
+	r, err := w[1].Irecv(b[:600_000], 0, 1)
+	require.NoError(t, err)
+	both(t, func() error {
+		err := lend[0].Close(within(t))
+		require.ErrorIs(t, err, ErrBusy)
+		require.ErrorIs(t, err, memory.ErrUsed)
+		return nil
+	}, func() error { return lend[1].Close(within(t)) })
+	msg := pattern(600_000, 3)
+	s, err := w[0].Isend(msg, 1, 1)
+	require.NoError(t, err)
+	both(t, func() error { _, err := s.Wait(within(t)); return err }, func() error { _, err := r.Wait(within(t)); return err })
+	require.Equal(t, msg, b[:600_000])
+	closeAll(t, jobs)
+}
+
+// TestMemoryOfOthersVec: messages of pieces of several kinds of memory, of any lengths, while memory comes
+// and goes and garbage is collected.
+func TestMemoryOfOthersVec(t *testing.T) {
+	const room = 256 << 10
+	for _, p := range places {
+		t.Run(p.name, func(t *testing.T) {
+			p.seldom(t)
+			w, lend := lenders(t, p)
+			r := rand.New(rand.NewPCG(5, 8))
+			rounds := 30
+			if testing.Short() {
+				rounds = 10
+			}
+			for round := range rounds {
+				var mine []*Memory
+				cut := func(n int) (vec [][]byte) {
+					for n > 0 {
+						k := 1 + r.IntN(min(n, room))
+						b := make([]byte, k)
+						if i := r.IntN(3); i > 0 {
+							from := lend[r.IntN(2)]
+							if i == 1 {
+								from = w[r.IntN(2)].job
+							}
+							m := allocate(t, from, room)
+							mine = append(mine, m)
+							b = m.Bytes()[r.IntN(room-k+1):][:k]
+						}
+						vec = append(vec, b)
+						n -= k
+					}
+					return vec
+				}
+				n := 1 + r.IntN(1<<20)
+				src, dst, msg := cut(n), cut(n), pattern(n, uint64(round))
+				rest := msg
+				for _, b := range src {
+					rest = rest[copy(b, rest):]
+				}
+				s, err := w[0].IsendVec(src, 1, round)
+				require.NoError(t, err)
+				in, err := w[1].IrecvVec(dst, 0, round)
+				require.NoError(t, err)
+				runtime.GC()
+				both(t, func() error { _, err := s.Wait(within(t)); return err }, func() error { _, err := in.Wait(within(t)); return err })
+				for _, b := range dst {
+					require.Equal(t, msg[:len(b)], b)
+					msg = msg[len(b):]
+				}
+				for _, m := range mine {
+					require.NoError(t, m.Close())
+				}
+			}
+		})
+	}
+}
