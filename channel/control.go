@@ -331,9 +331,14 @@ func (p *peer) lost(err error) {
 }
 
 // unmapped ends the peer if its memory can no longer be reached. If its process has ended, the
-// control connection is about to say so.
+// control connection is about to say so, or has done so.
 func (p *peer) unmapped() {
-	if cause := p.link.qp.Cause(); cause != nil && !errors.Is(cause, verbs.ErrPeerDied) {
+	switch cause := p.link.qp.Cause(); {
+	case errors.Is(cause, verbs.ErrPeerDied):
+		p.mu.Lock()
+		p.bury()
+		p.mu.Unlock()
+	case cause != nil:
 		p.fail(fmt.Errorf("%w: %w", ErrUnreachable, cause))
 	}
 }

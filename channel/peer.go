@@ -207,6 +207,7 @@ func (p *peer) end(err error) {
 	p.state.Store(peerFailed)
 	p.node.unwritten.set(&p.unwritten, false)
 	p.node.lacking.set(&p.lacking, false)
+	p.bury()
 	p.nudge()
 	p.mu.Unlock()
 	p.node.sleepers.WakeAll()

@@ -2,6 +2,7 @@ package channel
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -20,7 +21,8 @@ import (
 //	asks, if it may                            <-idle-  its last handle is closed
 //
 // A receiver that has said yes accesses the memory no more unless it is announced again. The reader of the
-// connection answers, whatever the program does, so that starts are not pending for long.
+// connection answers, whatever the program does, so that starts are not pending for long. A receiver that has
+// failed cannot answer: the memory is freed once its process is gone, see bury.
 //
 // A stream rests for a second or two before this begins, since programs close a handle to declare another:
 // unless there are many.
@@ -120,22 +122,55 @@ func (p *peer) endRest(number uint32) error {
 // ask asks the receiver whether the memory of a stream may be freed, if this side needs it no more. The
 // caller holds mu.
 func (p *peer) ask(s *sendStream) error {
-	if s.users > 0 || s.aside != nil || !s.over() {
+	state := p.state.Load()
+	switch {
+	case s.users > 0:
+		return nil
+	case state >= peerFailed:
+		if !p.gone() { // else bury frees it
+			return nil
+		}
+		return p.leaveSend(s.number)
+	case s.aside != nil || !s.over():
 		return nil
 	}
 	s.lock.Lock()
 	r := s.r
 	s.lock.Unlock()
 	switch {
-	case r == nil, p.state.Load() >= peerFailed && p.gone():
+	case r == nil:
 		return p.leaveSend(s.number)
-	case p.state.Load() == peerUp:
+	case state == peerUp:
 		s.lock.Lock()
 		s.aside, s.r = r, nil
 		s.lock.Unlock()
 		p.tellRest(s.number, restAsk)
 	}
 	return nil
+}
+
+// bury frees what a peer over mapped memory can no longer access because it has failed and its process is gone:
+// the streams of the program that no handle uses, also those that the peer has been asked about, and those of
+// closed groups. Whatever comes last of failure, end of the process and end of the last handle frees. The
+// caller holds mu.
+func (p *peer) bury() {
+	if p.state.Load() < peerFailed || p.queue != nil || p.link == nil || !p.gone() {
+		return
+	}
+	var errs []error
+	for number, s := range p.sends {
+		if s.users == 0 && number <= MaxStream {
+			errs = append(errs, p.leaveSend(number))
+		}
+	}
+	for number, left := range p.closed {
+		delete(p.closed, number)
+		p.node.releaseStream(number)
+		errs = append(errs, left.free())
+	}
+	if err := errors.Join(errs...); err != nil {
+		p.node.log.Warn("channel: free the memory that a peer had access to", "peer", p.rank, "error", err)
+	}
 }
 
 // over says whether the receiver has taken all messages, and nothing of them is left to be told. The caller

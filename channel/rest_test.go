@@ -302,3 +302,58 @@ func TestPipeOfClosedSend(t *testing.T) {
 	becomes(t, a, b, 0, false, false)
 	require.NoError(t, b.peers[a.rank].Load().addPipe(info))
 }
+
+// TestStreamRestsUnanswered: a stream that the peer has been asked about keeps its memory when the connection
+// ends, since that still has it mapped, and gives it back at the end of the peer.
+func TestStreamRestsUnanswered(t *testing.T) {
+	for _, again := range []bool{false, true} {
+		t.Run(fmt.Sprintf("used again %v", again), func(t *testing.T) {
+			nodes := join(t, 2, WithProviders("shm"))
+			a, b := nodes[0], nodes[1]
+			s, r, out, in := heapPair(t, a, b, 3*pipeLeast)
+			carry(t, s, r, out, in, 1)
+			p, q := s.peer(), r.peer()
+			rings, pipes := &p.link.dev.rings, a.piped.Load()
+			used := rings.used
+			require.NotZero(t, pipes)
+			require.NoError(t, s.Close())
+			require.NoError(t, r.Close())
+			q.mu.Lock() // it does not answer
+			rested(t, a)
+			require.NoError(t, p.conn.Close())
+			<-p.served
+			require.ErrorIs(t, *p.err.Load(), ErrPeerDied)
+			if again {
+				s, _ = send(t, a, b.Rank(), 8)
+				require.ErrorIs(t, s.Start(), ErrPeerDied)
+			}
+			rested(t, a)
+			p.mu.Lock()
+			require.NotNil(t, p.sends[0].aside)
+			p.mu.Unlock()
+			require.Equal(t, []int64{int64(used), pipes}, []int64{int64(rings.used), a.piped.Load()})
+			q.mu.Unlock()
+			require.NoError(t, b.Close())
+			if again {
+				for ctx := within(t); !p.gone(); runtime.Gosched() {
+					require.NoError(t, ctx.Err())
+				}
+				require.NoError(t, s.Close())
+				rested(t, a)
+			}
+			for ctx := within(t); ; runtime.Gosched() {
+				rings.mu.Lock()
+				now := rings.used
+				rings.mu.Unlock()
+				if now == used-1 {
+					break
+				}
+				require.NoError(t, ctx.Err())
+			}
+			p.mu.Lock()
+			require.Empty(t, p.sends)
+			p.mu.Unlock()
+			require.Zero(t, a.piped.Load())
+		})
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -31,6 +32,8 @@ func sharedMemory() (int, error) {
 	_, err = fmt.Sscanf(after, "%d kB", &kib)
 	return kib << 10, err
 }
+
+func init() { acts["rest-dying"] = act{do: restDying} }
 
 // rest declares messages on many streams, to the other rank and from it, exchanges them, and closes all. Then
 // this process has as much shared memory as before.
@@ -92,19 +95,8 @@ func rest(ctx context.Context, n *Node, args []string) error {
 			return err
 		}
 	}
-	for {
-		now, err := sharedMemory()
-		if err != nil {
-			return err
-		}
-		if now <= before+before/20 {
-			break
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%d bytes of shared memory before, %d with %d streams, %d after", before, most, streams, now)
-		case <-time.After(10 * time.Millisecond):
-		}
+	if err := awaitMemory(ctx, before+before/20); err != nil {
+		return fmt.Errorf("%d bytes of shared memory before, %d with %d streams; after: %w", before, most, streams, err)
 	}
 	_, err = n.Exchange(ctx, nil) // the other rank may not be through
 	return err
@@ -123,4 +115,104 @@ func TestClosedStreamsMemory(t *testing.T) {
 	}
 	r, out := run(t, "shm", 2, "rest", streams)
 	require.Zero(t, r.ExitStatus(), out)
+}
+
+// restDying is a job of two. Rank 0 closes its ends of many streams, whose messages rank 1 has not taken when that
+// is stopped, and of as many that it is asked about then. Once it is killed, rank 0 has as much shared memory as
+// before.
+func restDying(ctx context.Context, n *Node, args []string) error {
+	const streams = 400 // more than may rest
+	first := errors.Join(n.Send(ctx, []byte{1}, 1-n.Rank()), n.Recv(ctx, make([]byte, 1), 1-n.Rank()))
+	if first != nil {
+		return first
+	}
+	var handles []*Handle
+	for i := range 2 * streams {
+		var h *Handle
+		var err error
+		switch {
+		case n.Rank() == 0:
+			h, err = n.DeclareSend(Contiguous(make([]byte, 1000)), 1, OnStream(1+i))
+		case i < streams:
+			h, err = n.DeclareReceive(Contiguous(make([]byte, 1000)), 0, OnStream(1+i))
+		default:
+			continue
+		}
+		if err == nil {
+			err = h.Start()
+		}
+		if err != nil {
+			return err
+		}
+		handles = append(handles, h)
+	}
+	if err := WaitAllContext(ctx, handles...); err != nil {
+		return err
+	}
+	victim, err := swapPIDs(ctx, n)
+	if err != nil {
+		return err
+	}
+	if n.Rank() == 1 {
+		<-ctx.Done() // it is killed
+		return ctx.Err()
+	}
+	if err := syscall.Kill(victim, syscall.SIGSTOP); err != nil {
+		return err
+	}
+	most, err := sharedMemory()
+	if err != nil {
+		return err
+	}
+	if most < 2*streams*ringData {
+		return fmt.Errorf("%d streams take %d bytes of shared memory: want more than the data of their rings", 2*streams, most)
+	}
+	for _, h := range handles {
+		if err := h.Close(); err != nil {
+			return err
+		}
+	}
+	p := n.peers[1].Load()
+	for asked := 0; asked < streams; {
+		n.ticks.Add(restTicks)
+		if err := errors.Join(n.endRests(true), ctx.Err()); err != nil {
+			return err
+		}
+		asked = 0
+		p.mu.Lock()
+		for _, s := range p.sends {
+			if s.aside != nil {
+				asked++
+			}
+		}
+		p.mu.Unlock()
+	}
+	if err := syscall.Kill(victim, syscall.SIGKILL); err != nil {
+		return err
+	}
+	return awaitMemory(ctx, most/20)
+}
+
+// awaitMemory waits until this process has at most so much shared memory.
+func awaitMemory(ctx context.Context, most int) error {
+	for {
+		now, err := sharedMemory()
+		if err != nil || now <= most {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%d bytes of shared memory: want at most %d", now, most)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// TestDeadPeerMemory: what a process that is killed had access to is given back, whether it had been asked or not.
+func TestDeadPeerMemory(t *testing.T) {
+	if _, err := sharedMemory(); err != nil {
+		return // not Linux
+	}
+	r, out := run(t, "shm", 2, "rest-dying")
+	require.Equal(t, []int{0, 137}, r.Status, out)
 }
