@@ -46,6 +46,60 @@ func TestNoRing(t *testing.T) {
 	pass(t, s, r, r)
 }
 
+// TestNoRings: a wire-up that finds memory for some of the rings only announces none, and frees them.
+func TestNoRings(t *testing.T) {
+	a, b := connected(t, "shm")
+	dev := a.peers[b.rank].Load().link.dev
+	spare := func() (n int) {
+		for _, s := range dev.rings.slabs {
+			n += len(s.free)
+		}
+		return n
+	}
+	var taken []ringPlace
+	for spare() != 2 {
+		place, err := dev.rings.take(dev.pd)
+		require.NoError(t, err)
+		taken = append(taken, place)
+	}
+	closed, err := dev.ctx.AllocPD()
+	require.NoError(t, err)
+	require.NoError(t, closed.Close())
+	p := lonely(a)
+	p.link = a.peers[b.rank].Load().link
+	p.state.Store(peerConnecting)
+	clear(p.sends)
+	p.mu.Lock()
+	for number := range uint32(3) {
+		_, err := p.sendLocked(number)
+		require.NoError(t, err)
+	}
+	p.mu.Unlock()
+	good, used := dev.pd, dev.rings.used
+	dev.pd = closed
+	err = p.up(p.link, nodeInfo{bell: regionOf(b.bellMR)})
+	dev.pd = good
+	require.ErrorIs(t, err, verbs.ErrClosed)
+	require.ErrorIs(t, err, ErrUnreachable)
+	require.ErrorContains(t, err, ": stream ")
+	require.Empty(t, p.out)
+	require.Equal(t, used, dev.rings.used)
+	require.Equal(t, 2, spare())
+	for _, s := range p.sends {
+		require.Nil(t, s.memory.ring.slab)
+	}
+	p.state.Store(peerConnecting)
+	require.NoError(t, p.up(p.link, nodeInfo{bell: regionOf(b.bellMR)}))
+	require.Len(t, p.out, 3)
+	for _, s := range p.sends {
+		require.NoError(t, s.memory.free())
+	}
+	for _, place := range taken {
+		require.NoError(t, place.give())
+	}
+	require.Equal(t, used-len(taken), dev.rings.used)
+}
+
 // startUnusable starts a handle as if that had been before the wire-up, at which it was
 // unusable.
 func startUnusable(t *testing.T, h *Handle) {

@@ -430,13 +430,10 @@ func (p *peer) up(l *link, theirs nodeInfo) (err error) {
 	if l.dev.mapped && l.qp.State() == verbs.QPErr {
 		p.node.wg.Go(p.unmapped) // its event may have come before there was a link
 	}
-	rings := map[*sendStream]*ring{} // announced before the pipes
-	for _, s := range p.sends {
-		if p.queue != nil {
-			break
-		}
-		if rings[s], err = p.openRing(s); err != nil {
-			return fmt.Errorf("%w: stream %d: %w", ErrUnreachable, s.number, err)
+	var rings map[*sendStream]*ring // announced before the pipes
+	if p.queue == nil {
+		if rings, err = p.openRings(); err != nil {
+			return err
 		}
 	}
 	for h := range p.handles {
@@ -460,14 +457,42 @@ func (p *peer) up(l *link, theirs nodeInfo) (err error) {
 	return nil
 }
 
+// openRings makes the rings of all streams to the peer, and announces them; or none, since one that is announced
+// must not be freed. The caller holds mu.
+func (p *peer) openRings() (map[*sendStream]*ring, error) {
+	places := map[*sendStream]ringPlace{}
+	for _, s := range p.sends {
+		place, err := p.link.dev.rings.take(p.link.dev.pd)
+		if err != nil {
+			err = fmt.Errorf("%w: stream %d: %w", ErrUnreachable, s.number, err)
+			for _, place := range places {
+				err = errors.Join(err, place.give())
+			}
+			return nil, err
+		}
+		places[s] = place
+	}
+	rings := map[*sendStream]*ring{}
+	for s, place := range places {
+		rings[s] = p.placeRing(s, place)
+	}
+	return rings, nil
+}
+
 // openRing makes the ring of a stream to the peer, and announces it. The caller holds mu.
-func (p *peer) openRing(s *sendStream) (r *ring, err error) {
-	if s.memory.ring, err = p.link.dev.rings.take(p.link.dev.pd); err != nil {
+func (p *peer) openRing(s *sendStream) (*ring, error) {
+	place, err := p.link.dev.rings.take(p.link.dev.pd)
+	if err != nil {
 		return nil, err
 	}
-	r = newRing(s.memory.ring.bytes())
+	return p.placeRing(s, place), nil
+}
+
+func (p *peer) placeRing(s *sendStream, place ringPlace) *ring {
+	s.memory.ring = place
+	r := newRing(place.bytes())
 	p.announceRing(s)
-	return r, nil
+	return r
 }
 
 func (p *peer) announceRing(s *sendStream) {
