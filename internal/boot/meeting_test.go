@@ -114,6 +114,36 @@ func TestRefusalsAreTold(t *testing.T) {
 	first.x.(*host).server.Close() // rank 2 will not come, and Close would wait for it
 }
 
+// A rank that waits for the first round is told that another process has its number.
+func TestTwinIsTold(t *testing.T) {
+	ctx := ranks.Within(t)
+	server := freeAddress(t)
+	rank := func(rank int) (*Job, error) {
+		return joinFrom(ctx, variables(fmt.Sprint("SLUICE_RANK=", rank), "SLUICE_SIZE=3", "SLUICE_SERVER="+server, "SLUICE_SECRET="+hexSecret))
+	}
+	zero, err := rank(0)
+	require.NoError(t, err)
+	defer zero.Close()
+	one, err := rank(1)
+	require.NoError(t, err)
+	defer one.Close()
+	told := make(chan error, 1)
+	go func() { told <- one.Barrier(ctx) }()
+	s := zero.x.(*host).server
+	ranks.Eventually(t, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.parts[1] != nil
+	})
+	const why = "two processes have this number: "
+	_, err = rank(1)
+	require.ErrorContains(t, err, why)
+	err = <-told
+	require.ErrorIs(t, err, ErrRefused)
+	require.ErrorContains(t, err, "before all ranks had joined, rank 1 was refused: "+why)
+	s.Close() // rank 2 will not come, and Close would wait for it
+}
+
 // A rank that waits in Join says so, and for what: also while an attempt goes on.
 func TestSilenceIsTold(t *testing.T) {
 	defer func(was time.Duration) { silencePatience = was }(silencePatience)

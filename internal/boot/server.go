@@ -429,7 +429,8 @@ func (s *Server) depart(rank int, to state, why *RankError) {
 
 // fail makes the round in progress fail for the ranks that have contributed to it; others hear it when they
 // do. The reason why the first cannot be completed is told to all at once: the rendezvous may end before
-// they contribute. s.mu is held.
+// they contribute. The rank itself knows, unless it is a process that was refused: the rank that is here is
+// another one. s.mu is held.
 func (s *Server) fail(why *RankError) {
 	if s.failed != nil {
 		return
@@ -437,7 +438,7 @@ func (s *Server) fail(why *RankError) {
 	s.failed = why
 	s.settle()
 	for i, data := range s.parts {
-		if c := s.members[i].session; (data != nil || s.round == 0) && i != why.Rank {
+		if c := s.members[i].session; (data != nil || s.round == 0) && (i != why.Rank || why.Err == ErrRefused) {
 			s.send(c, s.failure(c))
 		}
 	}
