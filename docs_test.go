@@ -77,6 +77,9 @@ func TestLinks(t *testing.T) {
 // tried are the pages whose sh blocks TestQuickStart runs, in this order.
 var tried = []string{"README.md", "docs/launchers.md", "docs/two-hosts.md", "docs/guide.md", "docs/event-files.md"}
 
+// walked are the pages whose sh blocks the tests of internal/walkthrough run.
+var walked = []string{"docs/containers.md", "docs/kubernetes.md", "docs/slurm.md"}
+
 // What these pages have a newcomer type works as it stands, with this tree in place of the repository, and
 // this host in place of two.
 func TestQuickStart(t *testing.T) {
@@ -221,11 +224,11 @@ func TestQMPNames(t *testing.T) {
 	}
 }
 
-// Every sh block of the pages is one that TestQuickStart runs; lines of text are short.
+// Every sh block of the pages is one that a test runs; lines of text are short.
 func TestBlocks(t *testing.T) {
 	for file, text := range pages(t) {
-		if !slices.Contains(tried, filepath.ToSlash(file)) {
-			require.NotContains(t, text, "```sh\n", "%s: TestQuickStart does not run it", file)
+		if !slices.Contains(append(tried, walked...), filepath.ToSlash(file)) {
+			require.NotContains(t, text, "```sh\n", "%s: no test runs it", file)
 		}
 		for _, line := range strings.Split(fence.ReplaceAllString(text, ""), "\n") {
 			if !strings.HasPrefix(line, "|") && !strings.HasPrefix(line, "    ") {

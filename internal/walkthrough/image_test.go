@@ -37,6 +37,11 @@ func (s store) build(name, folder string) error {
 	return err
 }
 
+// registry is where images go that are pushed.
+func (s store) registry(name string) string {
+	return "dir:" + filepath.Join(s.dir, "registry-"+strings.NewReplacer("/", "-", ":", "-").Replace(name))
+}
+
 // image is what a runtime has to know of an image.
 type image struct {
 	root       string
@@ -69,10 +74,10 @@ func (s store) open(name string) (i image, err error) {
 	return i, err
 }
 
-// container is what the image makes of a command; nil: its own.
+// container is what the image makes of a command; none: its own.
 func (i image) container(args []string) (c container, err error) {
 	c = container{Name: "container", Root: i.root, Args: append(append([]string{}, i.Entrypoint...), args...), Env: append([]string{"PATH=/bin"}, i.Env...)}
-	if args == nil {
+	if len(args) == 0 {
 		c.Args = append(c.Args, i.Cmd...)
 	}
 	if i.User != "" {
@@ -99,12 +104,15 @@ func compile(folder, pattern, out string, env ...string) error {
 // newStore makes a store that ends with the test.
 func newStore(t testing.TB) store {
 	t.Helper()
-	s := store{t.TempDir()}
+	dir, err := os.MkdirTemp("", "sluice-store") // buildah wants lower case
+	require.NoError(t, err)
+	s := store{dir}
 	t.Cleanup(func() {
 		_, err := s.run("rm", "--all")
 		require.NoError(t, err)
 		_, err = s.run("rmi", "--all", "--force")
 		require.NoError(t, err)
+		require.NoError(t, os.RemoveAll(dir))
 	})
 	return s
 }

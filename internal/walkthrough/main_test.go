@@ -1,4 +1,4 @@
-// Package walkthrough has tests that do what the pages on containers, Kubernetes and Slurm say.
+// Package walkthrough has tests that do what docs/containers.md, docs/kubernetes.md and docs/slurm.md say.
 package walkthrough
 
 import (
@@ -12,7 +12,7 @@ import (
 // roleVariable says what this program is instead of tests.
 const roleVariable = "SLUICE_TEST_WALKTHROUGH"
 
-var roles = map[string]func() error{"container": contain}
+var roles = map[string]func() error{"container": contain, "docker": docker, "kubectl": kubectl}
 
 func TestMain(m *testing.M) {
 	role, ok := roles[os.Getenv(roleVariable)]
