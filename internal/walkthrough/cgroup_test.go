@@ -45,6 +45,7 @@ func newCgroup(name string, memory, milli int64) (g cgroup, err error) {
 		}
 	}
 	if memory > 0 {
+		write(filepath.Join(g.Memory, "memory.swap.max"), "0") // where the kernel has it: pods do not swap
 		for _, s := range ofMemory {
 			err = errors.Join(err, write(filepath.Join(g.Memory, s.file), s.value))
 		}

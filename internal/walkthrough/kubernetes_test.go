@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -128,7 +129,7 @@ func rankImage(t *testing.T) image {
 	return i
 }
 
-// job starts the pods of the manifest in the docs, with other arguments of the program.
+// job has the pods of the manifest in the docs, with another command.
 type job struct {
 	*cluster
 	t    *testing.T
@@ -137,19 +138,18 @@ type job struct {
 	runs []*running
 }
 
-func newJob(t *testing.T, args ...string) *job {
+func newJob(t *testing.T, i image, args ...string) *job {
 	t.Helper()
-	machine(t)
 	m, err := readManifest(docs + "kubernetes.yaml")
 	require.NoError(t, err)
 	list, err := m.pods(secretsOf(m))
 	require.NoError(t, err)
-	c, err := newCluster(len(list), rankImage(t))
+	c, err := newCluster(len(list), i)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, c.close()) })
 	j := &job{cluster: c, t: t, pods: list, out: make([]*buffer, len(list)), runs: make([]*running, len(list))}
 	for i := range list {
-		list[i].args = append([]string{"/hello"}, args...)
+		list[i].args = args
 		j.out[i] = &buffer{}
 	}
 	return j
@@ -188,10 +188,30 @@ func (j *job) await(i int, text string) {
 	}
 }
 
-// TestPods: the ranks of the manifest meet, whichever comes first, and end with the right sum.
-func TestPods(t *testing.T) {
+// TestContainers builds an image once for all that is done with it.
+func TestContainers(t *testing.T) {
 	need.Full(t)
-	j := newJob(t, "meet")
+	machine(t)
+	i := rankImage(t)
+	for _, c := range []struct {
+		name string
+		test func(*testing.T, image)
+	}{
+		{"pods", testPods},
+		{"limits", testLimits},
+		{"out of memory", testOutOfMemory},
+		{"deleted pod", testDeletedPod},
+		{"information", testInformation},
+		{"one pod", testOnePod},
+		{"sharing", testSharing},
+	} {
+		t.Run(c.name, func(t *testing.T) { c.test(t, i) })
+	}
+}
+
+// testPods: the ranks of the manifest meet, whichever comes first, and end with the right sum.
+func testPods(t *testing.T, i image) {
+	j := newJob(t, i, "/hello", "meet")
 	asked := j.awaited(j.pods[0].fqdn)
 	for i := len(j.pods) - 1; i >= 1; i-- {
 		j.startPod(i)
@@ -213,10 +233,9 @@ func TestPods(t *testing.T) {
 	}
 }
 
-// TestLimits: a rank sees the limits of its pod, and is refused more memory than that with an error.
-func TestLimits(t *testing.T) {
-	need.Full(t)
-	j := newJob(t, "limits", strconv.Itoa(1<<30))
+// testLimits: a rank sees the limits of its pod, and is refused more memory than that with an error.
+func testLimits(t *testing.T, i image) {
+	j := newJob(t, i, "/hello", "limits", strconv.Itoa(1<<30))
 	for i := range j.pods {
 		j.pods[i].memory, j.pods[i].milli = 256<<20, 1500
 		j.startPod(i)
@@ -224,17 +243,17 @@ func TestLimits(t *testing.T) {
 	for i := range j.pods {
 		require.Zero(t, j.status(i), j.output())
 		// Go rounds a quota up, and takes two at least where there are as many.
-		require.Contains(t, j.out[i].String(), fmt.Sprintf("rank %d: GOMAXPROCS 2, quota 1.5 CPUs, memory 256 MiB\n", i))
+		require.Contains(t, j.out[i].String(),
+			fmt.Sprintf("rank %d: GOMAXPROCS %d, quota 1.5 CPUs, memory 256 MiB\n", i, min(2, runtime.NumCPU())))
 		require.Regexp(t, fmt.Sprintf(`rank %d: 1073741824 bytes: .*there is no room for 1024 MiB: \d+ MiB are available \(256 MiB in /sys/fs/cgroup/`, i), j.out[i])
 		require.Zero(t, j.runs[i].g.ooms())
 	}
 }
 
-// TestOutOfMemory: if a rank takes more memory than its pod may have, the kernel kills it, and the others
+// testOutOfMemory: if a rank takes more memory than its pod may have, the kernel kills it, and the others
 // hear of it.
-func TestOutOfMemory(t *testing.T) {
-	need.Full(t)
-	j := newJob(t, "eat", "2")
+func testOutOfMemory(t *testing.T, i image) {
+	j := newJob(t, i, "/hello", "eat", "2")
 	for i := range j.pods {
 		j.pods[i].memory = 128 << 20
 		j.startPod(i)
@@ -255,10 +274,9 @@ func (j *job) mourn(dead int) {
 	}
 }
 
-// TestDeletedPod: a pod that is deleted ends at the first signal, although its program is the first process
+// testDeletedPod: a pod that is deleted ends at the first signal, although its program is the first process
 // there, which the kernel does not end by a signal; and one whose grace is over by SIGKILL.
-func TestDeletedPod(t *testing.T) {
-	need.Full(t)
+func testDeletedPod(t *testing.T, i image) {
 	for _, c := range []struct {
 		victim, status int
 		signal         syscall.Signal
@@ -267,7 +285,7 @@ func TestDeletedPod(t *testing.T) {
 		{0, 128 + int(syscall.SIGKILL), syscall.SIGKILL}, // where the rendezvous is
 	} {
 		t.Run(c.signal.String(), func(t *testing.T) {
-			j := newJob(t, "wait", strconv.Itoa(c.victim))
+			j := newJob(t, i, "/hello", "wait", strconv.Itoa(c.victim))
 			for i := range j.pods {
 				j.startPod(i)
 			}
@@ -276,5 +294,36 @@ func TestDeletedPod(t *testing.T) {
 			require.Equal(t, c.status, j.status(c.victim), j.output())
 			j.mourn(c.victim)
 		})
+	}
+}
+
+// testInformation: sluice in the image says what connects the pods.
+func testInformation(t *testing.T, i image) {
+	j := newJob(t, i, "/sluice", "info", "--job")
+	for i := range j.pods {
+		j.startPod(i)
+	}
+	for i := range j.pods {
+		require.Zero(t, j.status(i), j.output())
+	}
+	for a := range j.pods {
+		for b := range a {
+			require.Regexp(t, fmt.Sprintf(`(?m)^%d %d +tcp `, b, a), j.out[0])
+		}
+	}
+}
+
+// testOnePod: sluice run starts all ranks in one pod, where they share memory.
+func testOnePod(t *testing.T, i image) {
+	j := newJob(t, i, "/sluice", "run", "-n", "4", "/hello", "meet")
+	j.startPod(0)
+	require.Zero(t, j.status(0), j.output())
+	for a := range 4 {
+		require.Contains(t, j.out[0].String(), fmt.Sprintf("rank %d of 4: the sum is 10\n", a))
+		for b := range 4 {
+			if a != b {
+				require.Contains(t, j.out[0].String(), fmt.Sprintf("rank %d reaches %d through shm\n", a, b))
+			}
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package walkthrough
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -43,9 +44,9 @@ func loopbackUp() error {
 }
 
 // follow does what a page says in the folder hello of README, beside the clone, with commands of the given
-// roles of this program in place of those of the same name, and returns what it printed. Pages that
-// say so follow others.
-func follow(t *testing.T, inside []string, pages ...string) string {
+// roles of this program in place of those of the same name, and returns what it printed. What runs the shell,
+// if not nothing, is given as inside.
+func follow(t *testing.T, inside []string, page string) string {
 	t.Helper()
 	here, err := filepath.Abs("../..")
 	require.NoError(t, err)
@@ -62,10 +63,13 @@ func follow(t *testing.T, inside []string, pages ...string) string {
 		require.NoError(t, os.WriteFile(filepath.Join(bin, name), []byte(script), 0o755))
 	}
 	env := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "GOWORK=") || strings.HasPrefix(v, "SLUICE_") })
-	env = append(env, "PATH="+bin+":"+os.Getenv("PATH"))
+	// Without the path of the folder in what is compiled, the next test finds it in Go's cache.
+	env = append(env, "PATH="+bin+":"+os.Getenv("PATH"), "GOFLAGS="+os.Getenv("GOFLAGS")+" -trimpath")
 	run := func(script string, start func(*exec.Cmd) error, prefix ...string) string {
 		args := append(slices.Clone(prefix), "sh", "-ec", script)
-		cmd := exec.CommandContext(ranks.Within(t), args[0], args[1:]...)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*ranks.Limit) // it compiles
+		defer cancel()
+		cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 		cmd.Dir, cmd.Env = hello, env
 		var out buffer
 		cmd.Stdout, cmd.Stderr = &out, &out
@@ -77,10 +81,8 @@ func follow(t *testing.T, inside []string, pages ...string) string {
 go mod edit -require github.com/sluice-hpc/sluice@v0.0.0 -replace github.com/sluice-hpc/sluice=../sluice
 go mod tidy`, (*exec.Cmd).Start)
 	var script strings.Builder
-	for _, page := range pages {
-		for _, b := range blocks(t, page, "sh") {
-			script.WriteString(b)
-		}
+	for _, b := range blocks(t, page, "sh") {
+		script.WriteString(b)
 	}
 	network, err := newNetwork() // whose ports are all free
 	require.NoError(t, err)
@@ -106,7 +108,7 @@ func TestContainersPage(t *testing.T) {
 	require.Contains(t, string(b), blocks(t, docs+"containers.md", "dockerfile")[0])
 }
 
-// TestKubernetesPage follows docs/containers.md and docs/kubernetes.md.
+// TestKubernetesPage follows docs/kubernetes.md.
 func TestKubernetesPage(t *testing.T) {
 	need.Full(t)
 	machine(t)

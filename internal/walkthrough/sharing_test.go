@@ -8,16 +8,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/netns"
-	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
-// TestSharing: two containers of one host and one image share memory if they have one network and one user;
+// testSharing: two containers of one host and one image share memory if they have one network and one user;
 // otherwise TCP connects them. What else they have of their own, and how large /dev/shm is, does not matter.
-func TestSharing(t *testing.T) {
-	need.Full(t)
-	machine(t)
-	i := rankImage(t)
+func testSharing(t *testing.T, i image) {
 	star, err := netns.NewStar(2)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, star.Close()) })
