@@ -3,6 +3,7 @@ package channel
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"runtime"
 	"testing"
 	"unsafe"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/internal/memory"
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/verbs"
 )
 
 // TestMemoryOfOthers: Alloc memory of another node of the process is as good as a node's own, for messages declared
@@ -126,4 +128,71 @@ func TestMemoryOfOthersOutlived(t *testing.T) {
 			closeAll(t, append(nodes, lend...)) // they wait for each other
 		}
 	}
+}
+
+// TestRegistrationRefused: where a device has no room, registrations of Alloc memory that no handle is declared over
+// make room, the least recently used first.
+func TestRegistrationRefused(t *testing.T) {
+	const size = 64 << 10
+	nodes := join(t, 2, WithProviders("tcp"))
+	n := nodes[0]
+	var memories [3]*Memory
+	for i := range memories {
+		var err error
+		memories[i], err = n.Alloc(size)
+		require.NoError(t, err)
+	}
+	declare := func(b []byte) *Handle {
+		h, err := n.DeclareSend(Contiguous(b), 1)
+		require.NoError(t, err)
+		return h
+	}
+	r, at := receive(t, nodes[1], 0, size)
+	var handles []*Handle
+	for _, i := range []int{1, 2, 0, 1} {
+		h := declare(memories[i].Bytes())
+		memories[i].Bytes()[5] = byte(i + 1)
+		pass(t, h, r, r)
+		require.Equal(t, byte(i+1), at[5])
+		handles = append(handles, h)
+	}
+	p, err := n.peer(1)
+	require.NoError(t, err)
+	d := p.link.dev
+	registered := func() (list []int) {
+		for i, m := range memories {
+			if m.regs.Len() > 0 {
+				list = append(list, i)
+			}
+		}
+		return list
+	}
+	tries := 0
+	refuse := func() (*verbs.MR, error) {
+		tries++
+		return nil, fmt.Errorf("%w: none", verbs.ErrNoMemory)
+	}
+	_, err = d.sparing(size, refuse)
+	require.ErrorIs(t, err, verbs.ErrNoMemory)
+	require.Equal(t, []int{0, 1, 2}, registered(), "all are in use")
+	require.Equal(t, 1, tries)
+	for _, h := range handles {
+		require.NoError(t, h.Close())
+	}
+	keep := declare(memories[2].Bytes())
+	pass(t, keep, r, r)
+	for _, then := range [][]int{{1, 2}, {2}, {2}} {
+		tries = 0
+		_, err = d.sparing(size, refuse)
+		require.ErrorIs(t, err, verbs.ErrNoMemory)
+		if require.Equal(t, then, registered()); tries > 1 {
+			require.Equal(t, 2, tries)
+		}
+	}
+	again := declare(memories[0].Bytes())
+	pass(t, again, r, r)
+	require.Equal(t, byte(1), at[5])
+	pass(t, keep, r, r)
+	require.Equal(t, byte(3), at[5])
+	require.NoError(t, errors.Join(keep.Close(), again.Close()))
 }

@@ -23,7 +23,7 @@ func TestLockedMemory(t *testing.T) {
 	b := make([]byte, limit.Cur+1<<20)
 	_, err := nodes[0].DeclareSend(Contiguous(b), 1, OnStream(1))
 	require.ErrorIs(t, err, verbs.ErrNoMemory)
-	require.ErrorContains(t, err, fmt.Sprintf("ulimit -l is %d KiB", limit.Cur>>10))
+	require.ErrorContains(t, err, fmt.Sprintf("RLIMIT_MEMLOCK (ulimit -l) is %d KiB", limit.Cur>>10))
 	var e *Error
 	require.ErrorAs(t, err, &e)
 	require.Equal(t, 1, e.Rank)
@@ -39,7 +39,7 @@ func TestLockedMemory(t *testing.T) {
 	ofB, ofA := talk(t, nodes[0], nodes[1])
 	require.Equal(t, "tcp", ofB.Provider)
 	require.Equal(t, "tcp", ofA.Provider)
-	require.Contains(t, fmt.Sprint(ofB.Refused), "ulimit -l is 256 KiB")
+	require.Contains(t, fmt.Sprint(ofB.Refused), "RLIMIT_MEMLOCK (ulimit -l) is 256 KiB")
 }
 
 // TestUnprivileged: the tests that register memory, and those that choose devices and are refused

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"sync"
 	"sync/atomic"
 	"unsafe"
 
@@ -27,8 +26,7 @@ type Memory struct {
 	others bool          // it is not of this node: it has been joined
 	stuck  error         // why it cannot be deregistered; under node.joining
 
-	mu   sync.Mutex
-	regs map[*device]*verbs.MR // of networks
+	regs memory.Regs[*device, *verbs.MR] // of networks
 }
 
 // Alloc returns size zeroed, page-aligned bytes of memory that every provider in use
@@ -50,7 +48,7 @@ func (n *Node) Alloc(size int) (*Memory, error) {
 		return nil, nodeError("allocate", err)
 	}
 	defer n.calls.Done()
-	m := &Memory{node: n, regs: map[*device]*verbs.MR{}}
+	m := &Memory{node: n}
 	if n.memory != nil {
 		mr, err := n.memory.pd.AllocMR(size, verbs.AccessAll)
 		if err != nil {
@@ -63,6 +61,7 @@ func (n *Node) Alloc(size int) (*Memory, error) {
 			return nil, nodeError("allocate", fmt.Errorf("%w: %w", verbs.ErrNoMemory, err))
 		}
 	}
+	m.track()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.memories.Add(m.buf, m)
@@ -99,6 +98,11 @@ func (n *Node) allocated(b []byte) (*Memory, bool) {
 	return nil, !n.memories.Stale(b)
 }
 
+// track lets registrations be given up while the memory has no user.
+func (m *Memory) track() {
+	m.regs.Size, m.regs.Idle = len(m.buf), func() bool { return m.users.Load() == 0 }
+}
+
 // join makes Alloc memory of others in the process memory of the node. It returns nil for memory that
 // must be treated as any other, and false if it is being closed.
 func (n *Node) join(k *memory.Block) (*Memory, bool) {
@@ -114,7 +118,7 @@ func (n *Node) join(k *memory.Block) (*Memory, bool) {
 	if !k.Open() {
 		return nil, !k.Freed
 	}
-	m := &Memory{node: n, buf: k.Bytes, shared: k, others: true, regs: map[*device]*verbs.MR{}}
+	m := &Memory{node: n, buf: k.Bytes, shared: k, others: true}
 	if k.Mapped && n.memory != nil {
 		var err error
 		if m.mr, err = n.memory.pd.RegMR(k.Bytes, verbs.AccessAll); err != nil {
@@ -122,6 +126,7 @@ func (n *Node) join(k *memory.Block) (*Memory, bool) {
 			return nil, true
 		}
 	}
+	m.track()
 	n.memories.Add(m.buf, m)
 	return m, true
 }
@@ -249,16 +254,11 @@ func (m *Memory) Close() error {
 
 // deregister closes the memory's registrations.
 func (m *Memory) deregister() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	var errs []error
-	for _, mr := range m.regs {
-		errs = append(errs, mr.Close())
-	}
+	err := m.regs.Close()
 	if m.mr != nil {
-		errs = append(errs, m.mr.Close())
+		err = errors.Join(err, m.mr.Close())
 	}
-	return errors.Join(errs...)
+	return err
 }
 
 // forget removes the memory from those over which handles can be declared. It says whether it
@@ -278,16 +278,35 @@ func (m *Memory) forget() (done bool, err error) {
 	return false, nil
 }
 
-// on returns the memory's registration with a network, making it if needed.
+// on returns the memory's registration with a network, making it if needed. The memory has a user.
 func (m *Memory) on(d *device) (*verbs.MR, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if mr := m.regs[d]; mr != nil {
+	if mr, ok := m.regs.On(d); ok {
 		return mr, nil
 	}
-	mr, err := d.pd.RegMR(m.buf, verbs.AccessAll)
-	if err == nil {
-		m.regs[d] = mr
+	return d.sparing(len(m.buf), func() (*verbs.MR, error) {
+		return m.regs.Add(d, func() (*verbs.MR, error) { return d.pd.RegMR(m.buf, verbs.AccessAll) })
+	})
+}
+
+// sparing registers size bytes. If the device has no room, it closes registrations of Alloc memory that no
+// handle is declared over, the least recently used first, and tries again.
+func (d *device) sparing(size int, register func() (*verbs.MR, error)) (*verbs.MR, error) {
+	mr, err := register()
+	if !errors.Is(err, verbs.ErrNoMemory) {
+		return mr, err
+	}
+	got, failed := memory.Spare(d, size, func(yield func(*memory.Regs[*device, *verbs.MR]) bool) {
+		for m := range d.node.memories.All() {
+			if !yield(&m.regs) {
+				return
+			}
+		}
+	})
+	if failed != nil {
+		d.node.log.Warn("channel: cannot deregister memory", "device", d.ctx.Device().Name(), "error", failed)
+	}
+	if got > 0 {
+		mr, err = register()
 	}
 	return mr, err
 }

@@ -32,7 +32,7 @@ func (d *device) register(b []byte) (*registration, error) {
 			return r, nil
 		}
 	}
-	mr, err := d.pd.RegMR(b, verbs.AccessAll)
+	mr, err := d.sparing(len(b), func() (*verbs.MR, error) { return d.pd.RegMR(b, verbs.AccessAll) })
 	if err != nil {
 		return nil, err
 	}

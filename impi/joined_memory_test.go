@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/memory"
 	"github.com/sluice-hpc/sluice/internal/span"
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/verbs"
 )
 
 // lenders makes two jobs of this process, one at a place and one that has memory of the kind that is mapped.
@@ -214,6 +215,76 @@ func TestMemoryOfOthersVec(t *testing.T) {
 				for _, m := range mine {
 					require.NoError(t, m.Close())
 				}
+			}
+		})
+	}
+}
+
+// TestRegistrationRefused: where a device has no room, registrations of memory of others that is not in use make
+// room, the least recently used first; if they are not enough, messages go in packets.
+func TestRegistrationRefused(t *testing.T) {
+	const size, most = 1 << 20, 3
+	for _, p := range places {
+		if p.hosts == 1 || len(p.config.Providers) == 0 {
+			continue
+		}
+		t.Run(p.name, func(t *testing.T) {
+			p.seldom(t)
+			w, lend := lenders(t, p)
+			d := w[0].job.devices[0]
+			refusals := 0
+			regMR := d.regMR
+			d.regMR = func(b []byte, access verbs.AccessFlags) (*verbs.MR, error) {
+				room := most * size
+				for g := range d.e.joined() {
+					room -= g.Size
+				}
+				if room < len(b) {
+					refusals++
+					return nil, verbs.Errorf(d.name, "register MR", verbs.ErrNoMemory, "%d bytes; there is room for %d", len(b), room)
+				}
+				return regMR(b, access)
+			}
+			var memories [5]*Memory
+			for i := range memories {
+				memories[i] = allocate(t, lend[0], size)
+			}
+			registered := func() (list []int) {
+				for i, m := range memories {
+					if k := d.e.memories.Find(m.Bytes()); k != nil && k.regs.Len() > 0 {
+						list = append(list, i)
+					}
+				}
+				return list
+			}
+			dst := make([]byte, size)
+			for _, step := range []struct {
+				i        int
+				then     []int
+				refusals int
+			}{{0, []int{0}, 0}, {1, []int{0, 1}, 0}, {2, []int{0, 1, 2}, 0}, {0, []int{0, 1, 2}, 0}, {3, []int{0, 2, 3}, 1}, {4, []int{0, 3, 4}, 1}, {0, []int{0, 3, 4}, 0}} {
+				refusals = 0
+				carry(t, w, memories[step.i].Bytes(), dst, uint64(step.i))
+				require.Equal(t, step.then, registered(), "after %d", step.i)
+				require.Equal(t, step.refusals, refusals, "after %d", step.i)
+			}
+			if !d.maps { // else the heap is not registered
+				carry(t, w, make([]byte, size), dst, 9)
+				require.Equal(t, []int{0, 4}, registered())
+			}
+			big := allocate(t, lend[1], (most+1)*size)
+			carry(t, w, big.Bytes(), make([]byte, len(big.Bytes())), 7)
+			require.Empty(t, registered(), "it was tried")
+			if !d.maps { // else its own memory is not registered beside
+				carry(t, w, memories[1].Bytes(), dst, 8)
+				require.Equal(t, []int{1}, registered())
+				require.NoError(t, allocate(t, w[0].job, most*size).Close())
+				require.Empty(t, registered(), "the job's own memory comes first")
+				_, err := w[0].job.Alloc(most*size + 1)
+				require.ErrorIs(t, err, verbs.ErrNoMemory)
+			}
+			for _, m := range memories {
+				require.NoError(t, m.Close())
 			}
 		})
 	}

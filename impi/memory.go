@@ -3,8 +3,8 @@ package impi
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
-	"sync"
 	"sync/atomic"
 
 	"github.com/sluice-hpc/sluice/internal/memory"
@@ -17,57 +17,13 @@ import (
 type Memory struct {
 	job    *Job
 	buf    []byte
-	regs   registrations // with the devices of the job
-	mapped bool          // peers load and store it, by devices that let them
-	free   func() error  // nil with devices, and for memory of the heap
-	closed atomic.Bool   // set with the lock of the engine
-	shared *memory.Block // with the rest of the process
-	others bool          // it is not of this job: it has been joined
-	stuck  error         // why it cannot be deregistered
-}
-
-// registration is a region of user memory that is registered with a device.
-type registration struct {
-	d  *rcDevice
-	mr *verbs.MR
-}
-
-// registrations are those of one piece of memory. They are found without a lock.
-type registrations struct {
-	list atomic.Pointer[[]registration]
-	mu   sync.Mutex // of registering
-}
-
-func (r *registrations) all() []registration {
-	if l := r.list.Load(); l != nil {
-		return *l
-	}
-	return nil
-}
-
-// on returns the registration with a device; nil for none.
-func (r *registrations) on(d *rcDevice) *verbs.MR {
-	for _, g := range r.all() {
-		if g.d == d {
-			return g.mr
-		}
-	}
-	return nil
-}
-
-// add returns the registration with a device, made by register if there is none.
-func (r *registrations) add(d *rcDevice, register func() (*verbs.MR, error)) (*verbs.MR, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if mr := r.on(d); mr != nil {
-		return mr, nil
-	}
-	mr, err := register()
-	if err == nil {
-		list := append(slices.Clone(r.all()), registration{d, mr})
-		r.list.Store(&list)
-	}
-	return mr, err
+	regs   memory.Regs[*rcDevice, *verbs.MR] // with the devices of the job
+	mapped bool                              // peers load and store it, by devices that let them
+	free   func() error                      // nil if a registration frees it, and for memory of the heap
+	closed atomic.Bool                       // set with the lock of the engine
+	shared *memory.Block                     // with the rest of the process
+	others bool                              // it is not of this job: it has been joined
+	stuck  error                             // why it cannot be deregistered
 }
 
 // Alloc returns size bytes of zeroed, page-aligned memory that is registered with all devices of
@@ -78,7 +34,8 @@ func (r *registrations) add(d *rcDevice, register func() (*verbs.MR, error)) (*v
 // any other memory.
 //
 // Memory of [channel.Node.Alloc], and of other jobs of the process, is as good: the first long message
-// of it registers it, for as long as it and the job last. Nodes of this process use this memory likewise.
+// of it registers it, for as long as it and the job last, or until the device needs the room while no message
+// uses it. Nodes of this process use this memory likewise.
 //
 // The Memory belongs to the caller and must be closed; closing the job also closes it. As long as
 // the job lasts, peers that are processes of this package may write to it, as their messages
@@ -123,12 +80,16 @@ func (m *Memory) register(size int) (err error) {
 		}
 	}
 	for _, d := range devices {
-		mr, err := m.regs.add(d, func() (*verbs.MR, error) {
+		register := func() (*verbs.MR, error) {
 			if m.buf == nil {
 				return d.pd.AllocMR(size, verbs.AccessAll)
 			}
-			return d.pd.RegMR(m.buf, verbs.AccessAll)
-		})
+			return d.regMR(m.buf, verbs.AccessAll)
+		}
+		mr, err := m.regs.Add(d, register)
+		if errors.Is(err, verbs.ErrNoMemory) && d.spared(size) {
+			mr, err = m.regs.Add(d, register)
+		}
 		if err != nil {
 			return err
 		}
@@ -137,14 +98,9 @@ func (m *Memory) register(size int) (err error) {
 	return nil
 }
 
-// deregister closes the regions; the first, which may own the memory, comes last. Then it frees memory
-// that nothing accesses any more.
+// deregister closes the registrations. Then it frees memory that nothing accesses any more.
 func (m *Memory) deregister() error {
-	var errs []error
-	for _, r := range slices.Backward(m.regs.all()) {
-		errs = append(errs, r.mr.Close())
-	}
-	err := errors.Join(errs...)
+	err := m.regs.Close()
 	if err == nil && m.free != nil {
 		err = m.free()
 	}
@@ -242,6 +198,7 @@ func (e *engine) find(b []byte) *Memory {
 	if m == nil {
 		if k := memory.Shared(b); k != nil && k.Open() && e.broken == nil {
 			m = &Memory{buf: k.Bytes, mapped: k.Mapped, shared: k, others: true}
+			m.regs.Size, m.regs.Idle = len(m.buf), func() bool { return !e.uses(m.buf) }
 			e.memories.Add(m.buf, m)
 		}
 	}
@@ -370,12 +327,57 @@ type keyed struct {
 
 // keyedOf returns the keys of b, which lies in m, if that is registered.
 func (d *rcDevice) keyedOf(b []byte, m *Memory) (keyed, bool) {
-	mr := m.regs.on(d)
-	if mr == nil {
+	mr, ok := m.regs.On(d)
+	if !ok {
 		return keyed{}, false
 	}
 	skip := uint64(span.Of(b).From - span.Of(m.buf).From)
 	return keyed{mr.Addr() + skip, uint64(len(b)), mr.LKey(), mr.RKey()}, true
+}
+
+// joinedMost is how many registrations of memory of others a device has at most, of what is idle. The
+// table of a device may be small. The bytes are not bounded: the memory is there as long as its owner
+// keeps it, registered or not.
+const joinedMost = 512
+
+// joined returns the registrations of memory of others.
+func (e *engine) joined() iter.Seq[*memory.Regs[*rcDevice, *verbs.MR]] {
+	return func(yield func(*memory.Regs[*rcDevice, *verbs.MR]) bool) {
+		for m := range e.memories.All() {
+			if m.others && m.regs.Len() > 0 && !yield(&m.regs) {
+				return
+			}
+		}
+	}
+}
+
+// spare closes idle registrations of memory of others that had so many bytes, the least recently used
+// first, and reports whether there were any. The caller holds the lock.
+func (d *rcDevice) spare(size int) bool {
+	got, err := memory.Spare(d, size, d.e.joined())
+	if err != nil {
+		d.e.log.Warn("impi: cannot deregister memory", "device", d.name, "error", err)
+	}
+	return got > 0
+}
+
+// spared is spare for a caller without the lock.
+func (d *rcDevice) spared(size int) bool {
+	d.e.lock.Lock()
+	defer d.e.lock.Unlock()
+	return d.spare(size)
+}
+
+// makeRoom keeps the bound of the registrations of memory of others before one is added. The caller holds
+// the lock.
+func (d *rcDevice) makeRoom() {
+	count := 0
+	for range d.e.joined() {
+		count++
+	}
+	if count >= joinedMost {
+		d.spare(1)
+	}
 }
 
 // Stats counts the work done for long messages between hosts.

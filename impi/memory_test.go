@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/verbs"
 )
 
 // allocate returns memory of a job that ends with the test.
@@ -264,6 +265,26 @@ func BenchmarkAlloc(b *testing.B) {
 					both(b, sides...)
 				})
 			}
+		}
+	}
+}
+
+// BenchmarkRegister is what the registration of heap memory for one message costs, without the message.
+func BenchmarkRegister(b *testing.B) {
+	for _, p := range places {
+		if p.hosts == 1 || len(p.config.Providers) == 0 {
+			continue
+		}
+		for _, n := range []int{64 << 10, 1 << 20, 16 << 20} {
+			b.Run(fmt.Sprintf("%s/%d", p.name, n), func(b *testing.B) {
+				d := worlds(b, p)[0].job.devices[0]
+				mem := make([]byte, n)
+				for b.Loop() {
+					mr, err := d.regMR(mem, verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
+					require.NoError(b, err)
+					require.NoError(b, mr.Close())
+				}
+			})
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package impi
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/sluice-hpc/sluice/impi/packet"
@@ -33,6 +34,7 @@ func (c *rcCarrier) unkeyed(r *request, n uint64) (list []unkeyed) {
 				list = append(list, unkeyed{keyed: k})
 				continue
 			}
+			c.d.makeRoom()
 		}
 		list = append(list, unkeyed{b: b, of: m})
 	}
@@ -49,10 +51,9 @@ func (c *rcCarrier) unregistered(r *request, n uint64) (count uint64) {
 		if len(b) == 0 {
 			continue
 		}
-		switch m := c.l.e.find(b); {
-		case m == nil:
+		if m := c.l.e.find(b); m == nil {
 			count += uint64(len(b))
-		case m.regs.on(c.d) == nil:
+		} else if _, ok := m.regs.On(c.d); !ok {
 			count += uint64(len(m.buf))
 		}
 	}
@@ -69,7 +70,7 @@ func (d *rcDevice) register(t *rcTransfer, list []unkeyed, access verbs.AccessFl
 		switch {
 		case u.b == nil:
 		case u.of != nil:
-			if _, err = u.of.regs.add(d, func() (*verbs.MR, error) { return d.regMR(u.of.buf, verbs.AccessAll) }); err == nil {
+			if _, err = u.of.regs.Add(d, func() (*verbs.MR, error) { return d.regMR(u.of.buf, verbs.AccessAll) }); err == nil {
 				u.keyed, _ = d.keyedOf(u.b, u.of)
 			}
 		default:
@@ -102,7 +103,18 @@ func (c *rcCarrier) registered(t *rcTransfer, err error) bool {
 // registerNow determines the keys of the next n bytes of a request's memory and registers the
 // pieces without keys.
 func (c *rcCarrier) registerNow(t *rcTransfer, r *request, n uint64, access verbs.AccessFlags) bool {
-	return c.registered(t, c.d.register(t, c.unkeyed(r, n), access))
+	list := c.unkeyed(r, n)
+	err := c.d.register(t, list, access)
+	if c.refused(err, r, n) {
+		err = c.d.register(t, list, access)
+	}
+	return c.registered(t, err)
+}
+
+// refused says whether to try again after a registration has failed: the device has had no room, and idle
+// registrations have been given up for it. The caller holds the lock.
+func (c *rcCarrier) refused(err error, r *request, n uint64) bool {
+	return errors.Is(err, verbs.ErrNoMemory) && c.d.spare(int(c.unregistered(r, n)))
 }
 
 // registerThen does the same without the lock if it takes long, and then calls then with the lock
@@ -119,6 +131,11 @@ func (c *rcCarrier) registerThen(t *rcTransfer, r *request, n uint64, access ver
 		err := c.d.register(t, list, access)
 		e.lock.Lock()
 		defer e.lock.Unlock()
+		if c.refused(err, r, n) {
+			e.lock.Unlock()
+			err = c.d.register(t, list, access)
+			e.lock.Lock()
+		}
 		r.fencing = false
 		e.fences--
 		defer e.ring()

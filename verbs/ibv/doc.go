@@ -36,7 +36,7 @@
 //
 // [verbs.PD.AllocMR] maps new memory, in huge pages if the kernel has them. Memory given
 // to [verbs.PD.RegMR] is pinned. If a registration fails for lack of locked memory, the
-// error names the limit (ulimit -l).
+// error names the limit (RLIMIT_MEMLOCK, ulimit -l).
 //
 // Strided blocks are moved by lists of SGEs and chains of work requests. The provider
 // does not use adapters' support for moving them as one region (UMR of mlx5); see

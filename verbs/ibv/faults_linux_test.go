@@ -245,7 +245,7 @@ func TestLockLimit(t *testing.T) {
 	_, err = pd.AllocMR(size, verbs.AccessAll)
 	require.ErrorIs(t, err, verbs.ErrNoMemory)
 	require.ErrorContains(t, err, fmt.Sprintf("%d bytes", size))
-	require.ErrorContains(t, err, fmt.Sprintf("ulimit -l is %d KiB", limit.Cur>>10))
+	require.ErrorContains(t, err, fmt.Sprintf("RLIMIT_MEMLOCK (ulimit -l) is %d KiB", limit.Cur>>10))
 	_, err = pd.RegMR(make([]byte, size), verbs.AccessAll)
 	require.ErrorIs(t, err, verbs.ErrNoMemory)
 	require.NoError(t, ctx.Close())

@@ -91,9 +91,9 @@ func lockLimit(errno syscall.Errno) string {
 		return ""
 	}
 	if l.Cur == unix.RLIM_INFINITY {
-		return "; ulimit -l is unlimited"
+		return "; RLIMIT_MEMLOCK (ulimit -l) is unlimited"
 	}
-	return fmt.Sprintf("; ulimit -l is %d KiB, for all regions of the process", l.Cur>>10)
+	return fmt.Sprintf("; RLIMIT_MEMLOCK (ulimit -l) is %d KiB, for all regions of the process", l.Cur>>10)
 }
 
 // kept holds the regions that could not be deregistered: they stay pinned for ever.

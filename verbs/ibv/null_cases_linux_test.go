@@ -623,7 +623,7 @@ func testRegistration(t *testing.T) {
 		require.ErrorIs(t, err, verbs.ErrNoMemory)
 		require.ErrorIs(t, err, unix.ENOMEM)
 		require.ErrorContains(t, err, "12345 bytes")
-		require.ErrorContains(t, err, "ulimit -l is 64 KiB")
+		require.ErrorContains(t, err, "RLIMIT_MEMLOCK (ulimit -l) is 64 KiB")
 	}
 	const large = 1 << 30
 	before := addresses(t)

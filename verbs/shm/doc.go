@@ -19,10 +19,10 @@
 // its own mapping, after checking the key in the target's table.
 //
 // AllocMR memory is in arenas: sealed, fully allocated memfds that peers map. Memory in an
-// arena of another context of the process may be registered, too, and is mapped as one's own; it is
-// freed when such regions are closed. The
-// receiving side reads other memory with process_vm_readv(2). Where that is forbidden,
-// and for small messages, the bytes are copied through the ring.
+// arena of another context of the process may be registered, too, and is mapped as one's own.
+// Such regions must be closed before the owner's: else its Close returns [verbs.ErrBusy], and
+// the memory is never freed. The receiving side reads other memory with process_vm_readv(2).
+// Where that is forbidden, and for small messages, the bytes are copied through the ring.
 //
 // Polling a CQ of up to 8 QPs checks the inbox of each. With more QPs, a peer that
 // writes to an inbox also sets a bit for it, and polling checks the bits: the cost of an
