@@ -93,7 +93,7 @@ func (n *Node) checkCall(c callInfo, rank int) {
 		f := faultInfo{group: c.group, rank: uint32(n.rank), reason: reasonLeft, text: "the group has been closed"}
 		if p, err := n.peer(rank); err == nil {
 			p.mu.Lock()
-			p.tell(kindFault, f.append(nil))
+			p.tellOnce(topic{kind: kindFault, of: c.group}, f.append(nil))
 			p.mu.Unlock()
 		}
 	}

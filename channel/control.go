@@ -382,7 +382,7 @@ func (p *peer) write(conn net.Conn) {
 		pong := p.pong.Swap(0) // before what is queued is taken
 		p.mu.Lock()
 		out, bye := p.out, p.bye
-		p.out = nil
+		p.out, p.once = nil, nil
 		if len(out) == 0 {
 			p.node.unwritten.set(&p.unwritten, false)
 		}

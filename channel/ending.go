@@ -142,7 +142,9 @@ func (p *peer) ended(body []byte) error {
 		return nil
 	}
 	p.detach(number)
-	p.tell(kindEnd, body)
+	if !p.tellOnce(topic{kind: kindEnd, of: uint64(number)}, body) {
+		return fmt.Errorf("%w: end of stream %d, again before the answer", ErrProtocol, number)
+	}
 	return nil
 }
 

@@ -63,6 +63,7 @@ type peer struct {
 	link     *link                           // the queue pair; nil for this rank itself
 	queue    *queue                          // on a link without load and store
 	out      [][]byte                        // control messages to be written
+	once     map[topic]struct{}              // those of out that are not to be in it twice
 	wake     chan struct{}                   // capacity 1: out has grown, or the peer has failed
 	bye      bool                            // ours is in out
 	served   chan struct{}                   // closed when the connection has ended
@@ -237,6 +238,29 @@ func (p *peer) tell(k kind, body []byte) {
 	p.out = append(p.out, frame(nil, k, body))
 	p.awaits(&p.node.unwritten, &p.unwritten)
 	p.nudge()
+}
+
+// topic is what a control message is about of which the peer gets one at a time: a further one only when this
+// one has been written. What a peer makes this rank say is bounded by that: one that is told more often than it
+// reads is at fault, or need not be told.
+type topic struct {
+	kind kind
+	what byte   // of a kindRest
+	of   uint64 // stream or group
+}
+
+// tellOnce queues a control message unless one about the same has not been written, and says whether it did.
+// The caller holds mu.
+func (p *peer) tellOnce(t topic, body []byte) bool {
+	if _, queued := p.once[t]; queued {
+		return false
+	}
+	if p.once == nil {
+		p.once = map[topic]struct{}{}
+	}
+	p.once[t] = struct{}{}
+	p.tell(t.kind, body)
+	return true
 }
 
 // learn handles a layout that the peer has declared.

@@ -50,8 +50,14 @@ const (
 	restIdle            // receiver: ask again
 )
 
-func (p *peer) tellRest(number uint32, what byte) {
-	p.tell(kindRest, append(binary.BigEndian.AppendUint32(nil, number), what))
+// tellRest says something of a stream, and whether it could: not if the peer has not been told the last of the
+// same. The caller holds mu.
+func (p *peer) tellRest(number uint32, what byte) bool {
+	t := topic{kindRest, what, uint64(number)}
+	if what == restNo { // one answer
+		t.what = restYes
+	}
+	return p.tellOnce(t, append(binary.BigEndian.AppendUint32(nil, number), what))
 }
 
 // rests notes that a direction of a stream has no handle. The caller holds mu.
@@ -149,6 +155,12 @@ func (p *peer) ask(s *sendStream) error {
 	return nil
 }
 
+// asking says whether what the peer is asked of a stream has not been written. The caller holds mu.
+func (p *peer) asking(number uint32) bool {
+	_, asking := p.once[topic{kindRest, restAsk, uint64(number)}]
+	return asking
+}
+
 // bury frees what a peer over mapped memory can no longer access because it has failed and its process is gone:
 // the streams of the program that no handle uses, also those that the peer has been asked about, and those of
 // closed groups. Whatever comes last of failure, end of the process and end of the last handle frees. The
@@ -200,20 +212,22 @@ func (p *peer) heardRest(body []byte) error {
 	switch {
 	case number > MaxStream || p.queue != nil:
 	case what == restAsk && in != nil && in.users > 0:
-		p.tellRest(number, restNo)
-		return nil
+		if p.tellRest(number, restNo) {
+			return nil
+		}
 	case what == restAsk:
 		if in != nil {
 			p.leaveReceive(number)
 		}
-		p.tellRest(number, restYes)
-		return nil
+		if p.tellRest(number, restYes) {
+			return nil
+		}
 	case what == restIdle:
 		if _, listed := p.resting[number]; s != nil && !listed {
 			return p.ask(s)
 		}
 		return nil
-	case s == nil || s.aside == nil:
+	case s == nil || s.aside == nil || p.asking(number):
 	case what == restYes && s.users == 0:
 		return p.leaveSend(number)
 	case what == restYes || what == restNo:

@@ -2,6 +2,7 @@ package channel
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
@@ -207,6 +208,54 @@ func TestRestHostile(t *testing.T) {
 		p := lonely(n)
 		require.ErrorIs(t, p.heardRest(body), ErrProtocol, "%v", body)
 		require.NotNil(t, p.sends[0])
+	}
+}
+
+// TestFlood: a peer that says again and again what is answered, and does not read the answers, is stopped, or not
+// answered, so that what is queued for it stays within bounds. Once it reads it is answered again.
+func TestFlood(t *testing.T) {
+	n := join(t, 1)[0]
+	n.mu.Lock()
+	n.groupsLeft[7] = struct{}{}
+	n.mu.Unlock()
+	said := func(number uint32, what ...byte) []byte {
+		return append(binary.BigEndian.AppendUint32(nil, number), what...)
+	}
+	for name, say := range map[string]func(p *peer) error{
+		"ask":         func(p *peer) error { return p.heardRest(said(7, restAsk)) },
+		"ask, in use": func(p *peer) error { return p.heardRest(said(3, restAsk)) },
+		"idle and no": func(p *peer) error {
+			p.sends[0].r = newRing(alignedMemory(ringSize))
+			return errors.Join(p.heardRest(said(0, restIdle)), p.heardRest(said(0, restNo)))
+		},
+		"end": func(p *peer) error { return p.ended(said(MaxStream + 7)) },
+		"call": func(p *peer) error {
+			n.peers[0].Store(p)
+			n.checkCall(callInfo{group: 7}, 0)
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, own := lonely(n), n.peers[0].Load()
+			defer n.peers[0].Store(own)
+			p.receives[3] = &receiveStream{peer: p, number: 3, users: 1}
+			for round := 1; round < 4; round++ {
+				var err error
+				for range 1000 {
+					if err = say(p); err != nil {
+						break
+					}
+				}
+				if name != "call" {
+					require.ErrorIs(t, err, ErrProtocol)
+				}
+				require.Len(t, p.out, 1)
+				p.sends[0].aside = nil
+				p.mu.Lock() // as its writer does
+				p.out, p.once = nil, nil
+				p.mu.Unlock()
+			}
+		})
 	}
 }
 
