@@ -474,6 +474,7 @@ func (h *Handle) Close() error {
 	p.mu.Unlock()
 	n.mu.Lock()
 	delete(n.handles, h)
+	delete(n.onces, h)
 	many := len(n.resting) > restingMost
 	n.mu.Unlock()
 	if many {

@@ -94,6 +94,8 @@ type Node struct {
 	resting     []restingStream // the oldest first, each once
 	astray      []*Handle       // of messages used once that were not complete when their callers left
 	handles     map[*Handle]struct{}
+	onces       map[*Handle]struct{}      // of them, those for messages used once
+	oncesUsed   int                       // so many of these may be in use
 	calling     map[*pendingCall]struct{} // for reports
 	multiples   map[*Handle]struct{}
 	starving    []*sendStream
@@ -177,7 +179,7 @@ func joinJob(ctx context.Context, job *boot.Job, opts ...Option) (_ *Node, err e
 		return nil, nodeError("join", errors.Join(err, job.Close()))
 	}
 	n := &Node{making: make(chan struct{}, 1), parted: make(chan struct{}), heard: make(chan struct{}, 1), job: job, rank: job.Rank(), size: job.Size(), opt: o, log: o.logger.With("rank", job.Rank()),
-		unopened: map[string]error{}, peers: make([]atomic.Pointer[peer], job.Size()), served: map[*sendStream]*served{}, multiples: map[*Handle]struct{}{}, handles: map[*Handle]struct{}{}, calling: map[*pendingCall]struct{}{},
+		unopened: map[string]error{}, peers: make([]atomic.Pointer[peer], job.Size()), served: map[*sendStream]*served{}, multiples: map[*Handle]struct{}{}, handles: map[*Handle]struct{}{}, onces: map[*Handle]struct{}{}, calling: map[*pendingCall]struct{}{},
 		groups: map[uint64]*Group{}, streams: map[uint32]int{}, earlyFaults: map[uint64]error{}, groupsLeft: map[uint64]struct{}{}, kick: make(chan struct{}, 1)}
 	n.life, n.end = context.WithCancel(context.Background())
 	n.open, n.shut = context.WithCancelCause(context.Background())

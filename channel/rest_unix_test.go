@@ -33,7 +33,10 @@ func sharedMemory() (int, error) {
 	return kib << 10, err
 }
 
-func init() { acts["rest-dying"] = act{do: restDying} }
+func init() {
+	acts["rest-dying"] = act{do: restDying}
+	acts["rest-once"] = act{do: restOnce}
+}
 
 // rest declares messages on many streams, to the other rank and from it, exchanges them, and closes all. Then
 // this process has as much shared memory as before.
@@ -114,6 +117,52 @@ func TestClosedStreamsMemory(t *testing.T) {
 		need.Memory(t, 3)
 	}
 	r, out := run(t, "shm", 2, "rest", streams)
+	require.Zero(t, r.ExitStatus(), out)
+}
+
+// restOnce sends and receives one message on each of many streams, as a program does that goes from one to the
+// next. Then this process has no more shared memory than the streams take that are kept for a next message.
+func restOnce(ctx context.Context, n *Node, args []string) error {
+	streams, other := number(args[0]), 1-n.Rank()
+	for i := range streams {
+		size := 8 + i%3*500
+		if i%100 == 7 {
+			size = 20_000 // through a pipe
+		}
+		out, in := make([]byte, size), make([]byte, size)
+		binary.BigEndian.PutUint64(out, uint64(i))
+		if err := n.Sendrecv(ctx, out, other, in, other, OnStream(i)); err != nil {
+			return err
+		}
+		if got := binary.BigEndian.Uint64(in); got != uint64(i) {
+			return fmt.Errorf("stream %d: message %d", i, got)
+		}
+	}
+	n.mu.Lock()
+	kept := len(n.onces)
+	n.mu.Unlock()
+	if kept > sparesMost {
+		return fmt.Errorf("%d handles for messages used once: want at most %d", kept, sparesMost)
+	}
+	// Half of the handles are receives; each side has mapped what the other has made. Slabs of rings that some
+	// stream is kept in have been taken by resting ones, too.
+	if err := awaitMemory(ctx, 2*(sparesMost/2+restingMost)*ringStep+16<<20); err != nil {
+		return fmt.Errorf("after %d streams: %w", streams, err)
+	}
+	_, err := n.Exchange(ctx, nil) // the other rank may not be through
+	return err
+}
+
+// TestOnceMemory: streams of messages used once give their memory back when there are many of them.
+func TestOnceMemory(t *testing.T) {
+	if _, err := sharedMemory(); err != nil {
+		return // not Linux
+	}
+	streams := "10000"
+	if testing.Short() {
+		streams = "2000"
+	}
+	r, out := run(t, "shm", 2, "rest-once", streams)
 	require.Zero(t, r.ExitStatus(), out)
 }
 

@@ -1,10 +1,12 @@
 package channel
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync/atomic"
 
 	"github.com/sluice-hpc/sluice/internal/layout"
@@ -14,6 +16,11 @@ import (
 // A message that is used once takes a handle that its stream keeps for such messages, gives it its
 // memory, and puts it back when the message is complete. Up to eagerMax bytes, and for Alloc memory that
 // the peer maps, that takes no lock of the peer. Other messages are bound as declared ones are.
+
+// A handle that waits for the next message keeps its stream, with ring and pipe, in use. So there are not many of
+// them: of a program that goes from stream to stream, or from peer to peer, those that have not been used for
+// longest are closed, and the streams rest.
+const sparesMost = 256
 
 // spares are the handles of one direction of a stream that are ready for messages used once.
 type spares [4]atomic.Pointer[Handle]
@@ -37,6 +44,16 @@ func (l *spares) give(h *Handle, b []byte) bool {
 	at := l.place(b)
 	for i := range uintptr(len(l)) {
 		if p := &l[(at+i)%uintptr(len(l))]; p.Load() == nil && p.CompareAndSwap(nil, h) {
+			return true
+		}
+	}
+	return false
+}
+
+// remove takes the handle out; false if it is in use.
+func (l *spares) remove(h *Handle) bool {
+	for i := range l {
+		if l[i].CompareAndSwap(h, nil) {
 			return true
 		}
 	}
@@ -215,10 +232,64 @@ func (n *Node) newSpare(kind handleKind, rank int, stream uint32) (*Handle, erro
 	n.mu.Lock()
 	n.lastID++
 	h.id = n.lastID
-	n.handles[h] = struct{}{}
+	n.handles[h], n.onces[h] = struct{}{}, struct{}{}
+	many := len(n.onces) > max(sparesMost, n.oncesUsed)
 	n.mu.Unlock()
 	p.connect()
+	if many {
+		n.closeSpares()
+	}
 	return h, nil
+}
+
+// closeSpares closes a quarter of the handles for messages used once, or as many as are too many: the idle ones
+// that have not been used for longest. If most are in use, it is not tried again before there are twice as many,
+// or in the next second.
+func (n *Node) closeSpares() {
+	type spare struct {
+		h    *Handle
+		used uint32
+	}
+	var list []spare
+	n.mu.Lock()
+	for h := range n.onces {
+		list = append(list, spare{h, atomic.LoadUint32(&h.began)})
+	}
+	n.mu.Unlock()
+	left := len(list)
+	if left <= sparesMost {
+		return
+	}
+	slices.SortFunc(list, func(a, b spare) int { return cmp.Or(cmp.Compare(a.used, b.used), cmp.Compare(a.h.id, b.h.id)) })
+	for _, s := range list {
+		if left <= sparesMost-sparesMost/4 {
+			break
+		}
+		if !s.h.spares().remove(s.h) {
+			continue
+		}
+		if err := s.h.Close(); err != nil {
+			n.log.Warn("channel: free the memory of a stream", "error", err)
+		}
+		left--
+	}
+	n.mu.Lock()
+	if n.oncesUsed = 0; left > sparesMost {
+		n.oncesUsed = 2 * left
+	}
+	n.mu.Unlock()
+}
+
+// tendSpares is closeSpares and reap as time goes by.
+func (n *Node) tendSpares() {
+	n.reap()
+	n.mu.Lock()
+	n.oncesUsed = 0
+	many := len(n.onces) > sparesMost
+	n.mu.Unlock()
+	if many {
+		n.closeSpares()
+	}
 }
 
 // lay gives an idle handle of the kind of newSpare its memory.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"testing"
 
@@ -134,4 +135,67 @@ func TestOnceAllocates(t *testing.T) {
 			require.NoError(t, n.Sendrecv(ctx, x, 0, x[:8:8], 0, OnStream(stream)))
 		}))
 	}
+}
+
+// TestSparesBounded: of the handles for messages used once those that have not been used for longest are closed;
+// those in use, and those that are used again and again, are not.
+func TestSparesBounded(t *testing.T) {
+	everywhere(t, func(t *testing.T, a, b *Node) {
+		pass := func(stream int) {
+			t.Helper()
+			var wg sync.WaitGroup
+			wg.Go(func() { require.NoError(t, a.Send(within(t), []byte{byte(stream)}, b.Rank(), OnStream(stream))) })
+			in := make([]byte, 1)
+			require.NoError(t, b.Recv(within(t), in, a.Rank(), OnStream(stream)))
+			wg.Wait()
+			require.Equal(t, byte(stream), in[0])
+		}
+		has := func(stream int) bool {
+			s, r := a.peers[b.rank].Load().sending(uint32(stream)), b.peers[a.rank].Load().receiving(uint32(stream))
+			filled := func(l *spares) (n int) {
+				for i := range l {
+					if l[i].Load() != nil {
+						n++
+					}
+				}
+				return n
+			}
+			return s != nil && r != nil && filled(&s.spares) > 0 && filled(&r.spares) > 0
+		}
+		ended, end := context.WithCancel(t.Context())
+		end()
+		late := make([]byte, 1)
+		require.Error(t, b.Recv(ended, late, a.Rank(), OnStream(1000))) // it goes on
+		for i := range 3 * sparesMost {
+			if i%20 == 0 {
+				a.ticks.Add(1)
+				if a != b {
+					b.ticks.Add(1)
+				}
+				pass(0)
+			}
+			pass(1 + i)
+			for _, n := range []*Node{a, b} {
+				n.mu.Lock()
+				kept := len(n.onces)
+				n.mu.Unlock()
+				require.LessOrEqual(t, kept, sparesMost)
+			}
+		}
+		require.True(t, has(0))
+		require.True(t, has(3*sparesMost))
+		require.False(t, has(1))
+		require.NoError(t, a.Send(within(t), []byte{7}, b.Rank(), OnStream(1000)))
+		for ctx := within(t); ; runtime.Gosched() {
+			b.tendSpares()
+			b.mu.Lock()
+			over := len(b.astray) == 0
+			b.mu.Unlock()
+			if over {
+				break
+			}
+			require.NoError(t, ctx.Err())
+		}
+		require.EqualValues(t, 7, late[0])
+	})
 }

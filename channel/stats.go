@@ -201,7 +201,7 @@ func (h *Handle) lockStream() (unlock func()) {
 // begin numbers a start. The caller holds the lock of the stream.
 func (h *Handle) begin(k uint64) {
 	h.k = k
-	h.began = h.node.ticks.Load()
+	wait.StoreRelaxed32(&h.began, h.node.ticks.Load())
 }
 
 // oversee counts seconds, frees what other members of closed groups have left since, and writes the
@@ -223,6 +223,7 @@ func (n *Node) oversee(signals chan os.Signal) {
 			if err := n.freeSegments(); err != nil {
 				n.log.Warn("channel: free the memory of a closed group", "error", err)
 			}
+			n.tendSpares()
 			if err := n.endRests(true); err != nil {
 				n.log.Warn("channel: free the memory of a stream", "error", err)
 			}
