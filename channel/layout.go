@@ -18,6 +18,13 @@ type Layout struct {
 	err   error
 }
 
+func init() {
+	layout.Of = func(l any) (*layout.Shape, error) {
+		m := l.(Layout)
+		return &m.shape, m.err
+	}
+}
+
 // Bytes returns the memory of s as bytes, so that a slice of any type without pointers
 // can be the base of a layout. It panics if the type has pointers, because the garbage
 // collector would not see what a peer writes.

@@ -27,6 +27,10 @@
 // once; the rest moves directly from memory to memory after a receive has matched. Messages that
 // match no receive wait in memory bounded by [Config.Unexpected].
 //
+// A message is bytes. Elements of any type without pointers are sent as [channel.Bytes]; a
+// [channel.Layout] ([Comm.IsendLayout], [Comm.IrecvLayout]) has counts and strides in elements. The
+// elements of collectives are typed.
+//
 // A long message in ordinary memory is copied through an intermediate buffer, or its memory is
 // registered with a device for this one message. A message between two pieces of memory of [Job.Alloc]
 // or [channel.Node.Alloc] needs neither.

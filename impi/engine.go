@@ -39,6 +39,7 @@ type engine struct {
 	table []*request
 	pool  *request
 	room  room
+	busy  [][]byte // packed messages that a lost peer may still write to, kept for ever
 	anys  []*anyOf // not in use
 	alls  []*allOf
 

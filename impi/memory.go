@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"slices"
 	"sync/atomic"
 
 	"github.com/sluice-hpc/sluice/internal/memory"
@@ -184,7 +183,7 @@ func (m *Memory) freed() bool { return m.mapped || m.free != nil }
 func (e *engine) uses(b []byte) bool {
 	of := span.Set{span.Of(b)}
 	for _, r := range e.table {
-		if (r.state == queued || r.state == moving) && slices.ContainsFunc(r.vec, func(b []byte) bool { return of.Meets(span.Of(b)) }) {
+		if (r.state == queued || r.state == moving) && r.meets(of) {
 			return true
 		}
 	}

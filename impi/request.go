@@ -76,7 +76,8 @@ type request struct {
 	tag   int32
 	order uint64
 
-	vec    [][]byte // user memory
+	packing
+	vec    [][]byte // user memory, or what it is packed into
 	one    [1][]byte
 	total  uint64 // bytes of vec
 	length uint64 // of the message
@@ -220,6 +221,9 @@ func (e *engine) finish(r *request, err error) {
 	}
 	if err != nil {
 		e.lost.note(r, err)
+	}
+	if r.packed != nil {
+		e.unpack(r, err)
 	}
 	r.state, r.err = done, err
 	r.vec, r.one[0] = nil, nil

@@ -170,6 +170,18 @@ func Requests(ctx context.Context, comm *impi.Comm, out, in []byte, peer int) er
 	return impi.WaitAll(ctx, nil, receive, send)
 }
 
+func Column(ctx context.Context, comm *impi.Comm, u, in []float64, rows, columns, peer int) error {
+	receive, err := comm.Irecv(channel.Bytes(in), peer, 7)
+	if err != nil {
+		return err
+	}
+	send, err := comm.IsendLayout(channel.StridedSlice(u, 1, 1, rows, columns), peer, 7)
+	if err != nil {
+		return err
+	}
+	return impi.WaitAll(ctx, nil, receive, send)
+}
+
 func SendReceive(ctx context.Context, n *channel.Node, out, in []byte, left, right int) error {
 	return n.Sendrecv(ctx, out, right, in, left)
 }

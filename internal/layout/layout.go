@@ -80,6 +80,10 @@ func Flat(b []byte) (s Shape) {
 	return s
 }
 
+// Of returns the shape of a channel.Layout, whose fields are not exported, or what is wrong with it. Package
+// channel sets it.
+var Of func(l any) (*Shape, error)
+
 // Refill makes s the shape of all bytes of b, in the place of its parts: no copy of s may be in use.
 func (s *Shape) Refill(b []byte) {
 	clear(s.parts)
