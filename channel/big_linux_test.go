@@ -1,0 +1,61 @@
+package channel
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/vast"
+)
+
+// TestBeyond4GiB: a message of 5 GiB and some bytes, of which each is checked: through a pipe, copied by the sender
+// into Alloc memory, by either side out of such memory, which the blocks of the layout share, and over tcp.
+func TestBeyond4GiB(t *testing.T) {
+	need.Long(t)
+	need.Memory(t, 6)
+	for _, c := range []struct {
+		name, provider string
+		from, to       bool // Alloc memory
+	}{{"pipe", "shm", false, false}, {"into Alloc", "shm", false, true}, {"Alloc", "shm", true, true}, {"tcp", "tcp", false, false}} {
+		t.Run(c.name, func(t *testing.T) {
+			nodes := join(t, 2, WithProviders(c.provider))
+			a, b := nodes[0], nodes[1]
+			ctx, cancel := context.WithTimeout(t.Context(), 5*limit)
+			defer cancel()
+			var source Layout
+			var period, dst []byte
+			if c.from {
+				m, err := a.Alloc(vast.Period)
+				require.NoError(t, err)
+				period = m.Bytes()
+				vast.Fill(period)
+				source = StridedArray(Vector{period, 0, vast.Period, vast.Len / vast.Period, 0}, Vector{period, 0, vast.Len % vast.Period, 1, 0})
+			} else {
+				var message []byte
+				message, period = vast.Source(t)
+				source = Contiguous(message)
+			}
+			if c.to {
+				m, err := b.Alloc(vast.Len)
+				require.NoError(t, err)
+				dst = m.Bytes()
+			} else {
+				dst = vast.Sink(t)
+			}
+			require.Equal(t, vast.Len, source.Len())
+			s, err := a.DeclareSend(source, 1)
+			require.NoError(t, err)
+			r, err := b.DeclareReceive(Contiguous(dst), 0)
+			require.NoError(t, err)
+			each(t, 2, func(rank int) error {
+				h := []*Handle{s, r}[rank]
+				return errors.Join(h.Start(), h.WaitContext(ctx))
+			})
+			vast.Check(t, dst, period)
+			require.NoError(t, errors.Join(s.Close(), r.Close()))
+		})
+	}
+}
