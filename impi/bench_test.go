@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"testing"
+
+	"github.com/sluice-hpc/sluice/channel"
 )
 
 // BenchmarkPingPong: a message and its answer.
@@ -120,5 +122,59 @@ func BenchmarkRate(b *testing.B) {
 			both(b, side(w[0], true), side(w[1], false))
 			b.ReportMetric(float64(rounds*window)/b.Elapsed().Seconds(), "msgs/s")
 		})
+	}
+}
+
+// BenchmarkLayout: 256 KiB in blocks that alternate with as long gaps at both ends, there and back, packed and in
+// pieces: see packMost.
+func BenchmarkLayout(b *testing.B) {
+	const n = 256 << 10
+	for _, p := range places {
+		if p.name != "tcp" && p.name != "shm" {
+			continue
+		}
+		for _, block := range []int{8, 256, 1 << 10, 2 << 10, 4 << 10, 16 << 10} {
+			for _, packed := range []bool{true, false} {
+				b.Run(fmt.Sprintf("%s/%d/packed %v", p.name, block, packed), func(b *testing.B) {
+					w := worlds(b, p)
+					ctx := context.Background()
+					pass := func(c *Comm, peer, rounds int, first bool) error {
+						memory := [2][]byte{make([]byte, 2*n), make([]byte, 2*n)}
+						var pieces [2][][]byte
+						var shapes [2]channel.Layout
+						for i := range memory {
+							shapes[i] = channel.Strided(memory[i], 0, block, n/block, 2*block)
+							for at := 0; at < 2*n; at += 2 * block {
+								pieces[i] = append(pieces[i], memory[i][at:at+block])
+							}
+						}
+						for k := range 2 * rounds {
+							var q Request
+							var err error
+							switch out := first == (k%2 == 0); {
+							case out && packed:
+								q, err = c.IsendLayout(shapes[0], peer, 0)
+							case packed:
+								q, err = c.IrecvLayout(shapes[1], peer, 0)
+							case out:
+								q, err = c.IsendVec(pieces[0], peer, 0)
+							default:
+								q, err = c.IrecvVec(pieces[1], peer, 0)
+							}
+							if err == nil {
+								_, err = q.Wait(ctx)
+							}
+							if err != nil {
+								return err
+							}
+						}
+						return nil
+					}
+					b.SetBytes(2 * n)
+					b.ResetTimer()
+					both(b, func() error { return pass(w[0], 1, b.N, true) }, func() error { return pass(w[1], 0, b.N, false) })
+				})
+			}
+		}
 	}
 }
