@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-hpc/sluice/examples/wilson/dirac"
 	"github.com/sluice-hpc/sluice/examples/wilson/gauge"
 	"github.com/sluice-hpc/sluice/examples/wilson/global"
+	"github.com/sluice-hpc/sluice/examples/wilson/internal/pages"
 	"github.com/sluice-hpc/sluice/examples/wilson/lattice"
 	"github.com/sluice-hpc/sluice/examples/wilson/nersc"
 	"github.com/sluice-hpc/sluice/examples/wilson/philox"
@@ -200,7 +201,7 @@ const sourceStream = 1 << 16
 
 // rightHandSide returns b at the sites of this node.
 func (s *session) rightHandSide() []su3.Spinor {
-	b := make([]su3.Spinor, s.lattice.Sites())
+	b := pages.Make[su3.Spinor](s.lattice.Sites())
 	for i := range b {
 		global := s.lattice.GlobalIndex(s.lattice.Local.Coords(i))
 		switch {
@@ -231,7 +232,7 @@ func (s *session) solve() (err error) {
 			err = e
 		}
 	}()
-	x, b := make([]su3.Spinor, s.lattice.Sites()), s.rightHandSide()
+	x, b := pages.Make[su3.Spinor](s.lattice.Sites()), s.rightHandSide()
 	solve := solver.New(s.sums, len(b))
 	o := solver.Options{Tolerance: s.tolerance, MaxIterations: s.maxIterations}
 	o.Progress = func(iteration int, residual float64) {

@@ -14,6 +14,7 @@ import (
 	"unsafe"
 
 	"github.com/sluice-hpc/sluice/examples/wilson/gauge"
+	"github.com/sluice-hpc/sluice/examples/wilson/internal/pages"
 	"github.com/sluice-hpc/sluice/examples/wilson/lattice"
 	"github.com/sluice-hpc/sluice/examples/wilson/su3"
 )
@@ -55,7 +56,7 @@ func (o *Operator) build(f *gauge.Field, kappa float64, opts Options) {
 	l := f.Lattice
 	sites := l.Sites()
 	o.kappa = kappa
-	o.links = make([]su3.Matrix, 0, lattice.Axes*sites)
+	o.links = pages.Make[su3.Matrix](lattice.Axes * sites)[:0]
 	f.Each(func(c lattice.Dims, axis int, u *su3.Matrix) {
 		v := *u
 		if opts.Antiperiodic && axis == 3 && l.GlobalCoords(c)[axis] == l.Global[axis]-1 {
@@ -67,7 +68,7 @@ func (o *Operator) build(f *gauge.Field, kappa float64, opts Options) {
 		}
 		o.links = append(o.links, v)
 	})
-	o.next = make([][2 * lattice.Axes]int32, sites)
+	o.next = pages.Make[[2 * lattice.Axes]int32](sites)
 	for s := range sites {
 		c := l.Local.Coords(s)
 		inside := true

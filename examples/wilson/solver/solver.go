@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"github.com/sluice-hpc/sluice/examples/wilson/global"
+	"github.com/sluice-hpc/sluice/examples/wilson/internal/pages"
 	"github.com/sluice-hpc/sluice/examples/wilson/su3"
 )
 
@@ -57,7 +58,7 @@ type Solver struct {
 
 // New allocates a solver.
 func New(sums *global.Sums, sites int) *Solver {
-	field := func() []su3.Spinor { return make([]su3.Spinor, sites) }
+	field := func() []su3.Spinor { return pages.Make[su3.Spinor](sites) }
 	return &Solver{sums: sums, r: field(), s: field(), p: field(), q: field()}
 }
 
