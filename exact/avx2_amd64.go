@@ -28,3 +28,17 @@ func sumAVX2(x *float64, n int, state *float64) (done int, whole bool)
 //
 //go:noescape
 func dotAVX2(x *float64, y *float64, n int, above float64, below float64, state *float64) (done int, whole bool)
+
+// wideSumAVX2 adds all n elements of x to running sums that begin with starts; done is n, or 0
+// if this is not exact. state then has the sums, less starts, of each element of a
+// register; if they add up exactly, whole is true and the totals of the levels follow.
+//
+//go:noescape
+func wideSumAVX2(x *float64, n int, starts *float64, state *float64) (done int, whole bool)
+
+// wideDotAVX2 adds all n products of x and y to running sums that begin with starts; done is n, or 0
+// if this is not exact. state then has the sums, less starts, of each element of a
+// register; if they add up exactly, whole is true and the totals of the levels follow.
+//
+//go:noescape
+func wideDotAVX2(x *float64, y *float64, n int, starts *float64, state *float64) (done int, whole bool)

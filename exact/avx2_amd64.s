@@ -661,3 +661,476 @@ sum:
 	MOVQ         R9, done+48(FP)
 	MOVB         AL, whole+56(FP)
 	RET
+
+// func wideSumAVX2(x *float64, n int, starts *float64, state *float64) (done int, whole bool)
+// Requires: AVX, AVX2, FMA3, SSE
+TEXT ·wideSumAVX2(SB), NOSPLIT, $8-41
+	MOVQ         x+0(FP), AX
+	MOVQ         n+8(FP), CX
+	MOVQ         starts+16(FP), DX
+	MOVQ         state+24(FP), BX
+	STMXCSR      (SP)
+	MOVL         $0x00001f80, 4(SP)
+	LDMXCSR      4(SP)
+	VBROADCASTSD (DX), Y0
+	VBROADCASTSD 8(DX), Y1
+	VBROADCASTSD 16(DX), Y2
+	VBROADCASTSD 24(DX), Y3
+	VBROADCASTSD 32(DX), Y4
+	VBROADCASTSD 40(DX), Y5
+	VBROADCASTSD 48(DX), Y6
+	VBROADCASTSD (DX), Y7
+	VPCMPEQD     Y8, Y8, Y8
+	VPSLLQ       $0x36, Y8, Y8
+	VPSRLQ       $0x02, Y8, Y8
+	VPXOR        X9, X9, X9
+	VPXOR        X10, X10, X10
+	XORQ         SI, SI
+	XORQ         R8, R8
+	MOVQ         CX, DI
+
+term_turn:
+	SUBQ         $0x00000008, DI
+	JB           term_turn_end
+	VMOVDQU      (AX)(SI*1), Y11
+	VMOVDQU      32(AX)(SI*1), Y12
+	VADDPD       Y11, Y0, Y13
+	VFMSUB231PD  Y8, Y13, Y0
+	VSUBPD       Y0, Y11, Y11
+	VPXOR        Y7, Y13, Y0
+	VPOR         Y0, Y9, Y9
+	VADDPD       Y12, Y13, Y0
+	VFMSUB231PD  Y8, Y0, Y13
+	VSUBPD       Y13, Y12, Y12
+	VPXOR        Y7, Y0, Y13
+	VPOR         Y13, Y9, Y9
+	VADDPD       Y11, Y1, Y13
+	VFMSUB231PD  Y8, Y13, Y1
+	VFNMADD231PD Y8, Y1, Y11
+	VADDPD       Y12, Y13, Y1
+	VFMSUB231PD  Y8, Y1, Y13
+	VFNMADD231PD Y8, Y13, Y12
+	VADDPD       Y11, Y2, Y13
+	VFMSUB231PD  Y8, Y13, Y2
+	VSUBPD       Y2, Y11, Y11
+	VADDPD       Y12, Y13, Y2
+	VFMSUB231PD  Y8, Y2, Y13
+	VSUBPD       Y13, Y12, Y12
+	VADDPD       Y11, Y3, Y13
+	VFMSUB231PD  Y8, Y13, Y3
+	VFNMADD231PD Y8, Y3, Y11
+	VADDPD       Y12, Y13, Y3
+	VFMSUB231PD  Y8, Y3, Y13
+	VFNMADD231PD Y8, Y13, Y12
+	VADDPD       Y11, Y4, Y13
+	VFMSUB231PD  Y8, Y13, Y4
+	VSUBPD       Y4, Y11, Y11
+	VADDPD       Y12, Y13, Y4
+	VFMSUB231PD  Y8, Y4, Y13
+	VSUBPD       Y13, Y12, Y12
+	VADDPD       Y11, Y5, Y13
+	VFMSUB231PD  Y8, Y13, Y5
+	VFNMADD231PD Y8, Y5, Y11
+	VADDPD       Y12, Y13, Y5
+	VFMSUB231PD  Y8, Y5, Y13
+	VFNMADD231PD Y8, Y13, Y12
+	VADDPD       Y11, Y6, Y13
+	VFMSUB231PD  Y8, Y13, Y6
+	VSUBPD       Y6, Y11, Y11
+	VADDPD       Y12, Y13, Y6
+	VFMSUB231PD  Y8, Y6, Y13
+	VSUBPD       Y13, Y12, Y12
+	VPOR         Y11, Y10, Y10
+	VPOR         Y12, Y10, Y10
+	ADDQ         $0x00000040, SI
+	JMP          term_turn
+
+term_turn_end:
+	ADDQ $0x00000008, DI
+
+term_register:
+	SUBQ         $0x00000004, DI
+	JB           term_register_end
+	VMOVDQU      (AX)(SI*1), Y11
+	VADDPD       Y11, Y0, Y12
+	VFMSUB231PD  Y8, Y12, Y0
+	VSUBPD       Y0, Y11, Y11
+	VPXOR        Y7, Y12, Y0
+	VPOR         Y0, Y9, Y9
+	VMOVAPD      Y12, Y0
+	VADDPD       Y11, Y1, Y12
+	VFMSUB231PD  Y8, Y12, Y1
+	VFNMADD231PD Y8, Y1, Y11
+	VMOVAPD      Y12, Y1
+	VADDPD       Y11, Y2, Y12
+	VFMSUB231PD  Y8, Y12, Y2
+	VSUBPD       Y2, Y11, Y11
+	VMOVAPD      Y12, Y2
+	VADDPD       Y11, Y3, Y12
+	VFMSUB231PD  Y8, Y12, Y3
+	VFNMADD231PD Y8, Y3, Y11
+	VMOVAPD      Y12, Y3
+	VADDPD       Y11, Y4, Y12
+	VFMSUB231PD  Y8, Y12, Y4
+	VSUBPD       Y4, Y11, Y11
+	VMOVAPD      Y12, Y4
+	VADDPD       Y11, Y5, Y12
+	VFMSUB231PD  Y8, Y12, Y5
+	VFNMADD231PD Y8, Y5, Y11
+	VMOVAPD      Y12, Y5
+	VADDPD       Y11, Y6, Y12
+	VFMSUB231PD  Y8, Y12, Y6
+	VSUBPD       Y6, Y11, Y11
+	VMOVAPD      Y12, Y6
+	VPOR         Y11, Y10, Y10
+	ADDQ         $0x00000020, SI
+	JMP          term_register
+
+term_register_end:
+	ADDQ $0x00000004, DI
+
+term_element:
+	SUBQ         $0x00000001, DI
+	JB           term_element_end
+	VMOVSD       (AX)(SI*1), X14
+	VADDPD       Y14, Y0, Y11
+	VFMSUB231PD  Y8, Y11, Y0
+	VSUBPD       Y0, Y14, Y14
+	VPXOR        Y7, Y11, Y0
+	VPOR         Y0, Y9, Y9
+	VMOVAPD      Y11, Y0
+	VADDPD       Y14, Y1, Y11
+	VFMSUB231PD  Y8, Y11, Y1
+	VFNMADD231PD Y8, Y1, Y14
+	VMOVAPD      Y11, Y1
+	VADDPD       Y14, Y2, Y11
+	VFMSUB231PD  Y8, Y11, Y2
+	VSUBPD       Y2, Y14, Y14
+	VMOVAPD      Y11, Y2
+	VADDPD       Y14, Y3, Y11
+	VFMSUB231PD  Y8, Y11, Y3
+	VFNMADD231PD Y8, Y3, Y14
+	VMOVAPD      Y11, Y3
+	VADDPD       Y14, Y4, Y11
+	VFMSUB231PD  Y8, Y11, Y4
+	VSUBPD       Y4, Y14, Y14
+	VMOVAPD      Y11, Y4
+	VADDPD       Y14, Y5, Y11
+	VFMSUB231PD  Y8, Y11, Y5
+	VFNMADD231PD Y8, Y5, Y14
+	VMOVAPD      Y11, Y5
+	VADDPD       Y14, Y6, Y11
+	VFMSUB231PD  Y8, Y11, Y6
+	VSUBPD       Y6, Y14, Y14
+	VMOVAPD      Y11, Y6
+	VPOR         Y14, Y10, Y10
+	ADDQ         $0x00000008, SI
+	JMP          term_element
+
+term_element_end:
+	ADDQ         $0x00000001, DI
+	VPSRLQ       $0x34, Y9, Y9
+	VPADDQ       Y10, Y10, Y10
+	VPOR         Y10, Y9, Y9
+	VPTEST       Y9, Y9
+	JNZ          none
+	STMXCSR      4(SP)
+	TESTL        $0x00000019, 4(SP)
+	JNZ          none
+	MOVL         $0x00001f80, 4(SP)
+	LDMXCSR      4(SP)
+	VBROADCASTSD (DX), Y7
+	VSUBPD       Y7, Y0, Y0
+	VMOVDQU      Y0, (BX)
+	VEXTRACTF128 $0x01, Y0, X7
+	VADDPD       X7, X0, X0
+	VPERMILPD    $0x01, X0, X7
+	VADDSD       X7, X0, X0
+	VMOVSD       X0, 224(BX)
+	VBROADCASTSD 8(DX), Y0
+	VSUBPD       Y0, Y1, Y1
+	VMOVDQU      Y1, 32(BX)
+	VEXTRACTF128 $0x01, Y1, X0
+	VADDPD       X0, X1, X1
+	VPERMILPD    $0x01, X1, X0
+	VADDSD       X0, X1, X1
+	VMOVSD       X1, 232(BX)
+	VBROADCASTSD 16(DX), Y0
+	VSUBPD       Y0, Y2, Y2
+	VMOVDQU      Y2, 64(BX)
+	VEXTRACTF128 $0x01, Y2, X0
+	VADDPD       X0, X2, X2
+	VPERMILPD    $0x01, X2, X0
+	VADDSD       X0, X2, X2
+	VMOVSD       X2, 240(BX)
+	VBROADCASTSD 24(DX), Y0
+	VSUBPD       Y0, Y3, Y3
+	VMOVDQU      Y3, 96(BX)
+	VEXTRACTF128 $0x01, Y3, X0
+	VADDPD       X0, X3, X3
+	VPERMILPD    $0x01, X3, X0
+	VADDSD       X0, X3, X3
+	VMOVSD       X3, 248(BX)
+	VBROADCASTSD 32(DX), Y0
+	VSUBPD       Y0, Y4, Y4
+	VMOVDQU      Y4, 128(BX)
+	VEXTRACTF128 $0x01, Y4, X0
+	VADDPD       X0, X4, X4
+	VPERMILPD    $0x01, X4, X0
+	VADDSD       X0, X4, X4
+	VMOVSD       X4, 256(BX)
+	VBROADCASTSD 40(DX), Y0
+	VSUBPD       Y0, Y5, Y5
+	VMOVDQU      Y5, 160(BX)
+	VEXTRACTF128 $0x01, Y5, X0
+	VADDPD       X0, X5, X5
+	VPERMILPD    $0x01, X5, X0
+	VADDSD       X0, X5, X5
+	VMOVSD       X5, 264(BX)
+	VBROADCASTSD 48(DX), Y0
+	VSUBPD       Y0, Y6, Y6
+	VMOVDQU      Y6, 192(BX)
+	VEXTRACTF128 $0x01, Y6, X0
+	VADDPD       X0, X6, X6
+	VPERMILPD    $0x01, X6, X0
+	VADDSD       X0, X6, X6
+	VMOVSD       X6, 272(BX)
+	STMXCSR      4(SP)
+	LDMXCSR      (SP)
+	MOVL         4(SP), AX
+	TESTL        $0x00000029, AX
+	SETEQ        AL
+	VZEROUPPER
+	MOVQ         CX, done+32(FP)
+	MOVB         AL, whole+40(FP)
+	RET
+
+none:
+	STMXCSR 4(SP)
+	LDMXCSR (SP)
+	MOVL    4(SP), AX
+	TESTL   $0x00000029, AX
+	SETEQ   AL
+	VZEROUPPER
+	MOVQ    R8, done+32(FP)
+	MOVB    AL, whole+40(FP)
+	RET
+
+// func wideDotAVX2(x *float64, y *float64, n int, starts *float64, state *float64) (done int, whole bool)
+// Requires: AVX, AVX2, FMA3, SSE
+TEXT ·wideDotAVX2(SB), NOSPLIT, $8-49
+	MOVQ         x+0(FP), AX
+	MOVQ         y+8(FP), CX
+	MOVQ         n+16(FP), DX
+	MOVQ         starts+24(FP), BX
+	MOVQ         state+32(FP), SI
+	STMXCSR      (SP)
+	MOVL         $0x00001f80, 4(SP)
+	LDMXCSR      4(SP)
+	VBROADCASTSD (BX), Y0
+	VBROADCASTSD 8(BX), Y1
+	VBROADCASTSD 16(BX), Y2
+	VBROADCASTSD 24(BX), Y3
+	VBROADCASTSD (BX), Y4
+	VPCMPEQD     Y5, Y5, Y5
+	VPSLLQ       $0x36, Y5, Y5
+	VPSRLQ       $0x02, Y5, Y5
+	VPXOR        X6, X6, X6
+	VPXOR        X7, X7, X7
+	XORQ         DI, DI
+	XORQ         R9, R9
+	MOVQ         DX, R8
+
+term_turn:
+	SUBQ         $0x00000008, R8
+	JB           term_turn_end
+	VMOVDQU      (AX)(DI*1), Y8
+	VMULPD       (CX)(DI*1), Y8, Y9
+	VFMSUB132PD  (CX)(DI*1), Y9, Y8
+	VMOVDQU      32(AX)(DI*1), Y10
+	VMULPD       32(CX)(DI*1), Y10, Y11
+	VFMSUB132PD  32(CX)(DI*1), Y11, Y10
+	VADDPD       Y9, Y0, Y12
+	VFMSUB231PD  Y5, Y12, Y0
+	VSUBPD       Y0, Y9, Y9
+	VPXOR        Y4, Y12, Y0
+	VPOR         Y0, Y6, Y6
+	VADDPD       Y11, Y12, Y0
+	VFMSUB231PD  Y5, Y0, Y12
+	VSUBPD       Y12, Y11, Y11
+	VPXOR        Y4, Y0, Y12
+	VPOR         Y12, Y6, Y6
+	VADDPD       Y9, Y1, Y12
+	VFMSUB231PD  Y5, Y12, Y1
+	VFNMADD231PD Y5, Y1, Y9
+	VADDPD       Y11, Y12, Y1
+	VFMSUB231PD  Y5, Y1, Y12
+	VFNMADD231PD Y5, Y12, Y11
+	VADDPD       Y8, Y1, Y12
+	VFMSUB231PD  Y5, Y12, Y1
+	VFNMADD231PD Y5, Y1, Y8
+	VADDPD       Y10, Y12, Y1
+	VFMSUB231PD  Y5, Y1, Y12
+	VFNMADD231PD Y5, Y12, Y10
+	VADDPD       Y9, Y2, Y12
+	VFMSUB231PD  Y5, Y12, Y2
+	VSUBPD       Y2, Y9, Y9
+	VADDPD       Y11, Y12, Y2
+	VFMSUB231PD  Y5, Y2, Y12
+	VSUBPD       Y12, Y11, Y11
+	VADDPD       Y8, Y2, Y12
+	VFMSUB231PD  Y5, Y12, Y2
+	VSUBPD       Y2, Y8, Y8
+	VADDPD       Y10, Y12, Y2
+	VFMSUB231PD  Y5, Y2, Y12
+	VSUBPD       Y12, Y10, Y10
+	VADDPD       Y8, Y3, Y12
+	VFMSUB231PD  Y5, Y12, Y3
+	VFNMADD231PD Y5, Y3, Y8
+	VADDPD       Y10, Y12, Y3
+	VFMSUB231PD  Y5, Y3, Y12
+	VFNMADD231PD Y5, Y12, Y10
+	VPOR         Y9, Y7, Y7
+	VPOR         Y8, Y7, Y7
+	VPOR         Y11, Y7, Y7
+	VPOR         Y10, Y7, Y7
+	ADDQ         $0x00000040, DI
+	JMP          term_turn
+
+term_turn_end:
+	ADDQ $0x00000008, R8
+
+term_register:
+	SUBQ         $0x00000004, R8
+	JB           term_register_end
+	VMOVDQU      (AX)(DI*1), Y8
+	VMULPD       (CX)(DI*1), Y8, Y9
+	VFMSUB132PD  (CX)(DI*1), Y9, Y8
+	VADDPD       Y9, Y0, Y10
+	VFMSUB231PD  Y5, Y10, Y0
+	VSUBPD       Y0, Y9, Y9
+	VPXOR        Y4, Y10, Y0
+	VPOR         Y0, Y6, Y6
+	VMOVAPD      Y10, Y0
+	VADDPD       Y9, Y1, Y10
+	VFMSUB231PD  Y5, Y10, Y1
+	VFNMADD231PD Y5, Y1, Y9
+	VADDPD       Y8, Y10, Y1
+	VFMSUB231PD  Y5, Y1, Y10
+	VFNMADD231PD Y5, Y10, Y8
+	VADDPD       Y9, Y2, Y10
+	VFMSUB231PD  Y5, Y10, Y2
+	VSUBPD       Y2, Y9, Y9
+	VADDPD       Y8, Y10, Y2
+	VFMSUB231PD  Y5, Y2, Y10
+	VSUBPD       Y10, Y8, Y8
+	VADDPD       Y8, Y3, Y10
+	VFMSUB231PD  Y5, Y10, Y3
+	VFNMADD231PD Y5, Y3, Y8
+	VMOVAPD      Y10, Y3
+	VPOR         Y9, Y7, Y7
+	VPOR         Y8, Y7, Y7
+	ADDQ         $0x00000020, DI
+	JMP          term_register
+
+term_register_end:
+	ADDQ $0x00000004, R8
+
+term_element:
+	SUBQ         $0x00000001, R8
+	JB           term_element_end
+	VMOVSD       (AX)(DI*1), X13
+	VMOVSD       (CX)(DI*1), X14
+	VMULPD       Y14, Y13, Y8
+	VFMSUB132PD  Y14, Y8, Y13
+	VADDPD       Y8, Y0, Y9
+	VFMSUB231PD  Y5, Y9, Y0
+	VSUBPD       Y0, Y8, Y8
+	VPXOR        Y4, Y9, Y0
+	VPOR         Y0, Y6, Y6
+	VMOVAPD      Y9, Y0
+	VADDPD       Y8, Y1, Y9
+	VFMSUB231PD  Y5, Y9, Y1
+	VFNMADD231PD Y5, Y1, Y8
+	VADDPD       Y13, Y9, Y1
+	VFMSUB231PD  Y5, Y1, Y9
+	VFNMADD231PD Y5, Y9, Y13
+	VADDPD       Y8, Y2, Y9
+	VFMSUB231PD  Y5, Y9, Y2
+	VSUBPD       Y2, Y8, Y8
+	VADDPD       Y13, Y9, Y2
+	VFMSUB231PD  Y5, Y2, Y9
+	VSUBPD       Y9, Y13, Y13
+	VADDPD       Y13, Y3, Y9
+	VFMSUB231PD  Y5, Y9, Y3
+	VFNMADD231PD Y5, Y3, Y13
+	VMOVAPD      Y9, Y3
+	VPOR         Y8, Y7, Y7
+	VPOR         Y13, Y7, Y7
+	ADDQ         $0x00000008, DI
+	JMP          term_element
+
+term_element_end:
+	ADDQ         $0x00000001, R8
+	VPSRLQ       $0x34, Y6, Y6
+	VPADDQ       Y7, Y7, Y7
+	VPOR         Y7, Y6, Y6
+	VPTEST       Y6, Y6
+	JNZ          none
+	STMXCSR      4(SP)
+	TESTL        $0x00000019, 4(SP)
+	JNZ          none
+	MOVL         $0x00001f80, 4(SP)
+	LDMXCSR      4(SP)
+	VBROADCASTSD (BX), Y4
+	VSUBPD       Y4, Y0, Y0
+	VMOVDQU      Y0, (SI)
+	VEXTRACTF128 $0x01, Y0, X4
+	VADDPD       X4, X0, X0
+	VPERMILPD    $0x01, X0, X4
+	VADDSD       X4, X0, X0
+	VMOVSD       X0, 128(SI)
+	VBROADCASTSD 8(BX), Y0
+	VSUBPD       Y0, Y1, Y1
+	VMOVDQU      Y1, 32(SI)
+	VEXTRACTF128 $0x01, Y1, X0
+	VADDPD       X0, X1, X1
+	VPERMILPD    $0x01, X1, X0
+	VADDSD       X0, X1, X1
+	VMOVSD       X1, 136(SI)
+	VBROADCASTSD 16(BX), Y0
+	VSUBPD       Y0, Y2, Y2
+	VMOVDQU      Y2, 64(SI)
+	VEXTRACTF128 $0x01, Y2, X0
+	VADDPD       X0, X2, X2
+	VPERMILPD    $0x01, X2, X0
+	VADDSD       X0, X2, X2
+	VMOVSD       X2, 144(SI)
+	VBROADCASTSD 24(BX), Y0
+	VSUBPD       Y0, Y3, Y3
+	VMOVDQU      Y3, 96(SI)
+	VEXTRACTF128 $0x01, Y3, X0
+	VADDPD       X0, X3, X3
+	VPERMILPD    $0x01, X3, X0
+	VADDSD       X0, X3, X3
+	VMOVSD       X3, 152(SI)
+	STMXCSR      4(SP)
+	LDMXCSR      (SP)
+	MOVL         4(SP), AX
+	TESTL        $0x00000029, AX
+	SETEQ        AL
+	VZEROUPPER
+	MOVQ         DX, done+40(FP)
+	MOVB         AL, whole+48(FP)
+	RET
+
+none:
+	STMXCSR 4(SP)
+	LDMXCSR (SP)
+	MOVL    4(SP), AX
+	TESTL   $0x00000029, AX
+	SETEQ   AL
+	VZEROUPPER
+	MOVQ    R9, done+40(FP)
+	MOVB    AL, whole+48(FP)
+	RET

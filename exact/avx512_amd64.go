@@ -17,3 +17,24 @@ func sumAVX512(x *float64, n int, state *float64) (done int, whole bool)
 //
 //go:noescape
 func dotAVX512(x *float64, y *float64, n int, above float64, below float64, state *float64) (done int, whole bool)
+
+// wideSumAVX512 adds all n elements of x to running sums that begin with starts; done is n, or 0
+// if this is not exact. state then has the sums, less starts, of each element of a
+// register; if they add up exactly, whole is true and the totals of the levels follow.
+//
+//go:noescape
+func wideSumAVX512(x *float64, n int, starts *float64, state *float64) (done int, whole bool)
+
+// wideDotAVX512 adds all n products of x and y to running sums that begin with starts; done is n, or 0
+// if this is not exact. state then has the sums, less starts, of each element of a
+// register; if they add up exactly, whole is true and the totals of the levels follow.
+//
+//go:noescape
+func wideDotAVX512(x *float64, y *float64, n int, starts *float64, state *float64) (done int, whole bool)
+
+// farDotAVX512 adds all n products of x and y to running sums that begin with starts; done is n, or 0
+// if this is not exact. state then has the sums, less starts, of each element of a
+// register; if they add up exactly, whole is true and the totals of the levels follow.
+//
+//go:noescape
+func farDotAVX512(x *float64, y *float64, n int, starts *float64, state *float64) (done int, whole bool)

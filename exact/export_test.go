@@ -9,7 +9,26 @@ func (k kernels) String() string { return [...]string{"plain", "avx2", "avx512"}
 func (k kernels) AddSlice(a *Accumulator, x []float64)       { a.addSlice(k, x) }
 func (k kernels) AddProducts(a *Accumulator, x, y []float64) { a.addProducts(k, x, y) }
 
+// AddLevels adds x, and the products of x and y, by the kernels of several levels, and says how many of
+// each they have left, which it adds one by one.
+func (k kernels) AddLevels(a *Accumulator, x, y []float64) (terms, products int) {
+	a.noteTerms(x)
+	left := a.addLevels(k, x, nil)
+	terms = len(left)
+	for _, v := range left {
+		a.Add(v)
+	}
+	a.noteProducts(x, y)
+	left = a.addLevels(k, x, y)
+	products = len(left)
+	for i, v := range left {
+		a.AddProduct(v, y[len(x)-products+i])
+	}
+	return terms, products
+}
+
 const (
+	WideBlock  = wideBlock
 	SumFrom    = sumFrom
 	SumBlock   = sumBlock
 	SumStretch = sumStretch

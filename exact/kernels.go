@@ -115,9 +115,16 @@ func tooWide(x []float64) bool {
 	return high > low+sumWidth
 }
 
-// addWideTerms adds x to the limbs, or, if it is long, by the table *t, which it takes from the
-// pool: it costs less for each term, and more to empty.
+// addWideTerms adds x by running sums of several levels where these have room. Otherwise it adds x to the
+// limbs, or, if it is long, by the table *t, which it takes from the pool: it costs less for each term,
+// and more to empty.
 func (a *Accumulator) addWideTerms(k kernels, t **bins, x []float64) {
+	if len(x) >= termLevelsFrom {
+		x = a.addLevels(k, x, nil)
+	}
+	if len(x) == 0 {
+		return
+	}
 	if *t == nil && len(x) < maxHanded*sumBlock {
 		a.addLimbs(k, x)
 	} else {
@@ -212,7 +219,7 @@ func (a *Accumulator) dotKernel(k kernels, x, y []float64) {
 	if wide {
 		handed = wideTable
 		n := min(len(x), handed*dotBlock)
-		a.addWideProducts(&t, x[:n], y[:n])
+		a.addWideProducts(k, &t, x[:n], y[:n])
 		x, y = x[n:], y[n:]
 	}
 	for len(x) > 0 {
@@ -232,16 +239,20 @@ func (a *Accumulator) dotKernel(k kernels, x, y []float64) {
 			continue
 		}
 		n = min(len(x), handed*dotBlock)
-		a.addWideProducts(&t, x[:n], y[:n])
+		a.addWideProducts(k, &t, x[:n], y[:n])
 		x, y = x[n:], y[n:]
 		handed = min(2*handed, maxHanded)
 	}
 	t.release(a)
 }
 
-// addWideProducts adds the products of x and y one by one, or, if they are many, by the table *t,
-// which it takes from the pool.
-func (a *Accumulator) addWideProducts(t **productTable, x, y []float64) {
+// addWideProducts adds the products of x and y by running sums of several levels where these have
+// room; otherwise one by one, or, if they are many, by the table *t, which it takes from the pool.
+func (a *Accumulator) addWideProducts(k kernels, t **productTable, x, y []float64) {
+	x = a.addLevels(k, x, y)
+	if y = y[len(y)-len(x):]; len(x) == 0 {
+		return
+	}
 	if *t != nil || len(x) >= wideTable*dotBlock {
 		a.addIntegerProducts(t, x, y)
 		return

@@ -32,6 +32,31 @@ func (k kernels) dot(x, y *float64, n int, above, below float64, s *dotState) (d
 	return dotAVX2(x, y, n, above, below, &s.chains[0])
 }
 
+func (k kernels) wideSum(x *float64, n int, starts *float64, state *wideState) (done int, whole bool) {
+	if k == avx512 {
+		return wideSumAVX512(x, n, starts, &state[0])
+	}
+	return wideSumAVX2(x, n, starts, &state[0])
+}
+
+func (k kernels) wideDot(x, y *float64, n int, starts *float64, state *wideState) (done int, whole bool) {
+	if k == avx512 {
+		return wideDotAVX512(x, y, n, starts, &state[0])
+	}
+	return wideDotAVX2(x, y, n, starts, &state[0])
+}
+
+func (kernels) farDot(x, y *float64, n int, starts *float64, state *wideState) (done int, whole bool) {
+	return farDotAVX512(x, y, n, starts, &state[0])
+}
+
+func (k kernels) lanes() int {
+	if k == avx512 {
+		return 8
+	}
+	return 4
+}
+
 func (kernels) limbs(x *float64, n int, limb *[limbs]int64) (done int) {
 	return limbsAVX2(x, n, &limb[0])
 }

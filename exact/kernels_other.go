@@ -12,4 +12,16 @@ func (kernels) dot(_, _ *float64, _ int, _, _ float64, _ *dotState) (int, bool) 
 	panic("exact: no kernel")
 }
 
+func (kernels) wideSum(*float64, int, *float64, *wideState) (int, bool) { panic("exact: no kernel") }
+
+func (kernels) wideDot(_, _ *float64, _ int, _ *float64, _ *wideState) (int, bool) {
+	panic("exact: no kernel")
+}
+
+func (kernels) farDot(_, _ *float64, _ int, _ *float64, _ *wideState) (int, bool) {
+	panic("exact: no kernel")
+}
+
+func (kernels) lanes() int { panic("exact: no kernel") }
+
 func (kernels) widen(*float64, *float32, int) { panic("exact: no kernel") }

@@ -34,12 +34,55 @@ func sumOneByOne(x []float64, products ...[]float64) *exact.Accumulator {
 func requireKernels(t testing.TB, x, y []float64, about ...any) {
 	t.Helper()
 	sum, dot := encoded(t, sumOneByOne(x)), encoded(t, sumOneByOne(nil, x, y))
+	both := encoded(t, sumOneByOne(x, x, y))
 	for _, k := range exact.Kernels() {
 		var a, b exact.Accumulator
 		k.AddSlice(&a, x)
 		require.Equal(t, sum, encoded(t, &a), "sum %v of %d %v", k, len(x), about)
 		k.AddProducts(&b, x, y)
 		require.Equal(t, dot, encoded(t, &b), "products %v of %d %v", k, len(x), about)
+	}
+	for _, k := range exact.Kernels()[1:] {
+		var c exact.Accumulator
+		k.AddLevels(&c, x, y)
+		require.Equal(t, both, encoded(t, &c), "levels %v of %d %v", k, len(x), about)
+	}
+}
+
+// As many terms as there is room for: each as large as the first level expects, of one sign, with all bits, and
+// small ones, for which the lowest level is there.
+func TestKernelsOfLevelsAreFull(t *testing.T) {
+	const sums, products, far = 239, 60, 438 // there is room for terms that are so much smaller
+	r := rand.New(rand.NewPCG(31, 32))
+	for _, c := range []struct {
+		low            int
+		sums, products bool // have levels enough
+		with512        bool // products have, by AVX-512
+	}{
+		{0, true, true, false},
+		{products, true, true, false},
+		{products + 5, true, false, true},
+		{sums, true, false, true},
+		{sums + 5, false, false, true},
+		{far, false, false, true},
+		{far + 10, false, false, false},
+	} {
+		for _, base := range []int{0, -200, 500} {
+			x, y := make([]float64, exact.WideBlock), make([]float64, exact.WideBlock)
+			for i := range x {
+				x[i], y[i] = math.Ldexp(2-0x1p-52, base), 2-0x1p-52
+				if i%16 == 15 {
+					x[i] = math.Ldexp(1+r.Float64(), base+1-c.low)
+				}
+			}
+			requireKernels(t, x, y, c.low, base)
+			for _, k := range exact.Kernels()[1:] {
+				var a exact.Accumulator
+				terms, pairs := k.AddLevels(&a, x, y)
+				require.Equal(t, c.sums, terms == 0, "%v %+v %d", k, c, base)
+				require.Equal(t, c.products || c.with512 && k.String() == "avx512", pairs == 0, "%v %+v %d", k, c, base)
+			}
+		}
 	}
 }
 
@@ -168,6 +211,16 @@ func TestKernelsAgainstBig(t *testing.T) {
 					requireSame(t, sum, a.Round(), k, x)
 					k.AddProducts(&b, x, y)
 					requireSame(t, dot, b.Round(), k, x, y)
+				}
+				r := dotReference(x, y)
+				for _, v := range x {
+					r.add(v)
+				}
+				both := r.round()
+				for _, k := range exact.Kernels()[1:] {
+					var a exact.Accumulator
+					k.AddLevels(&a, x, y)
+					requireSame(t, both, a.Round(), k, x, y)
 				}
 			}
 		})

@@ -139,7 +139,7 @@ DONE:
 
 // AHEAD is how many sites before their turn memory is fetched: numbers of sites that follow each
 // other in the list mostly do, and so do their neighbours; measured.
-#define AHEAD 4
+#define AHEAD 5
 
 // LINE fetches a line of the cache.
 #define LINE(AT, BASE) PREFETCHT0 AT(BASE)

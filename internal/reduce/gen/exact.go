@@ -21,6 +21,11 @@ const (
 	sumBlock = 1024
 	dotBlock = 512
 
+	// Levels of the sums and products of many exponents: 42 bits each.
+	sumLevels = 7
+	dotLevels = 4
+	farLevels = 13
+
 	// Exception flags of MXCSR (Intel SDM, volume 1, 10.2.3), and its state in which nothing
 	// has happened: all exceptions masked, round to nearest, subnormals kept.
 	flagInvalid   = 1 << 0
@@ -447,6 +452,157 @@ func dotKernel(width int, name string) {
 	finish(env, done)
 }
 
+// wideKernel writes the sum of n elements, or of n products, of more exponents than sumKernel and dotKernel
+// have room for. There is a running sum for each of some levels, which lie so far apart that what one of them
+// does not take has its place in the next; a rounded product begins with the first level, its error
+// with the second one and ends a level further down. Nothing may be left in the end. Unlike in dotKernel,
+// nothing waits in memory for a second pass: a level costs three operations, as many as that.
+func wideKernel(width, levels int, products bool, name string) {
+	signature, what := "func(x *float64, n int, starts, state *float64) (done int, whole bool)", "elements of x"
+	if products {
+		signature, what = "func(x, y *float64, n int, starts, state *float64) (done int, whole bool)", "products of x and y"
+	}
+	TEXT(name, NOSPLIT, signature)
+	Pragma("noescape")
+	Doc(name+" adds all n "+what+" to running sums that begin with starts; done is n, or 0",
+		"if this is not exact. state then has the sums, less starts, of each element of a",
+		"register; if they add up exactly, whole is true and the totals of the levels follow.")
+	x := Load(Param("x"), GP64())
+	var y reg.Register
+	if products {
+		y = Load(Param("y"), GP64())
+	}
+	n := Load(Param("n"), GP64())
+	starts := Load(Param("starts"), GP64())
+	state := Load(Param("state"), GP64())
+	env := enter()
+	start := func(level int) vec {
+		v := register(width)
+		VBROADCASTSD(Mem{Base: starts, Disp: level * double}, v)
+		return v
+	}
+	sums := make([]vec, levels)
+	for i := range sums {
+		sums[i] = start(i)
+	}
+	above, one := start(0), ones(width)
+	strayed, rest := register(width), register(width)
+	for _, v := range []vec{strayed, rest} {
+		if width == 64 {
+			VPXORQ(v, v, v)
+		} else {
+			zero(v)
+		}
+	}
+	i, left, zeroDone := GP64(), GP64(), GP64()
+	XORQ(i, i)
+	XORQ(zeroDone, zeroDone)
+	MOVQ(n, left)
+	or := func(v, into vec) {
+		if width == 64 {
+			VPORQ(v, into, into)
+		} else {
+			VPOR(v, into, into)
+		}
+	}
+	// Two registers of terms go through the levels side by side: the chain of operations on one is long,
+	// and the processor looks ahead for less than the next one.
+	var v, e [2]vec
+	strips("term", width, len(v), i, left, func(u, count, size int) {
+		v[u] = register(width)
+		mx, my := Mem{Base: x, Index: i, Scale: 1, Disp: u * size}, Mem{Base: y, Index: i, Scale: 1, Disp: u * size}
+		loadPart(mx, v[u], size)
+		switch {
+		case !products:
+		case size == width:
+			e[u], v[u] = v[u], register(width)
+			VMULPD(my, e[u], v[u])
+			VFMSUB132PD(my, v[u], e[u])
+		default:
+			b := register(width)
+			loadPart(my, b, size)
+			e[u], v[u] = v[u], register(width)
+			VMULPD(b, e[u], v[u])
+			VFMSUB132PD(b, v[u], e[u])
+		}
+		if u < count-1 {
+			return
+		}
+		for level := range levels {
+			first := sums[level]
+			sum := first
+			// split takes from v what sum can take, which the old sum's register has then.
+			split := func(v vec) {
+				t := first
+				if sum == first {
+					t = register(width)
+				}
+				VADDPD(v, sum, t)
+				VFMSUB231PD(one, t, sum)
+				if level%2 == 0 {
+					VSUBPD(sum, v, v)
+				} else { // the multipliers, for balance
+					VFNMADD231PD(one, sum, v)
+				}
+				sum = t
+			}
+			for u := range count {
+				if !products || level < levels-1 {
+					split(v[u])
+				}
+				if level == 0 {
+					if width == 64 {
+						VPTERNLOGQ(Imm(0xf6), above, sum, strayed)
+					} else {
+						t := register(width)
+						VPXOR(above, sum, t)
+						VPOR(t, strayed, strayed)
+					}
+				}
+			}
+			for u := range count {
+				if products && level > 0 {
+					split(e[u])
+				}
+			}
+			if sum != first {
+				VMOVAPD(sum, first)
+			}
+		}
+		for u := range count {
+			or(v[u], rest)
+			if products {
+				or(e[u], rest)
+			}
+		}
+	})
+	// The upper 12 bits of the first running sum never change, and the others have room. What is left
+	// is a zero, of either sign.
+	VPSRLQ(Imm(52), strayed, strayed)
+	VPADDQ(rest, rest, rest)
+	or(rest, strayed)
+	if width == 64 {
+		k := K()
+		VPTESTMQ(strayed, strayed, k)
+		KORTESTB(k, k)
+	} else {
+		VPTEST(strayed, strayed)
+	}
+	JNZ(LabelRef("none"))
+	env.raised(flagUnderflow|flagOverflow|flagInvalid, "none")
+
+	env.clear()
+	for level, v := range sums {
+		VSUBPD(start(level), v, v)
+		store(v, Mem{Base: state, Disp: level * width}, width)
+		VMOVSD(total([]vec{v}, width), Mem{Base: state, Disp: levels*width + level*double})
+	}
+	finish(env, n)
+
+	Label("none")
+	finish(env, zeroDone)
+}
+
 // limbKernel adds n numbers to limbs of 32 bits, as Accumulator.add does. It cuts the
 // mantissas into pieces for two limbs, four at a time, and then adds them one by one.
 func limbKernel(name string) {
@@ -579,4 +735,9 @@ func exact(width int, suffix string) {
 	}
 	sumKernel(width, "sum"+suffix)
 	dotKernel(width, "dot"+suffix)
+	wideKernel(width, sumLevels, false, "wideSum"+suffix)
+	wideKernel(width, dotLevels, true, "wideDot"+suffix)
+	if width == 64 { // 32 registers, for which AVX2 would go to memory, longer than integers take
+		wideKernel(width, farLevels, true, "farDot"+suffix)
+	}
 }

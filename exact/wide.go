@@ -1,0 +1,147 @@
+package exact
+
+import "math"
+
+// Terms of more exponents than a kernel has room for go to running sums of several levels: what one does
+// not take has its place in the next one, which begins at a power of two that is less by levelBits.
+const (
+	levelBits = 42
+	maxLevels = 13
+
+	// The terms of a call. The start of a level is 1.5·2^k, and what is added to it at most 2^(k-roomBits),
+	// twice for each product: so many leave it between 2^k and 2^(k+1).
+	wideBlock = 1 << 10
+	// Fewer terms take no longer as limbs; measured.
+	termLevelsFrom = 512
+)
+
+// wideState has the running sums of each level, less their starts: of each element of a register, and then
+// their totals.
+type wideState [maxLevels * (8 + 1)]float64
+
+// levels is a kernel of several levels.
+type levels struct {
+	levels int
+	// The last bit of a term or product with these exponent fields, or their sum, is 2^(e-lastBit), and it is
+	// less than 2^(e-size).
+	lastBit, size int
+}
+
+// Those of terms, and of products: more levels take longer. Only AVX-512 has registers for the last.
+var (
+	termLevels    = []levels{{7, 1075, 1022}}
+	productLevels = []levels{{4, 2150, 2044}, {maxLevels, 2150, 2044}}
+)
+
+// top returns where the first level begins for terms of exponents up to high.
+func (l *levels) top(high int) int {
+	const minNormal = -1022
+	// All levels are normal, to their last bit, and finite.
+	return min(max(high-l.size+roomBits, minNormal+mantBits+levelBits*(l.levels-1)), maxAbove)
+}
+
+// fits says whether there is room for terms of exponents from low to high, unless their last bits are zero.
+func (l *levels) fits(low, high int) bool {
+	bottom := l.top(high) - levelBits*(l.levels-1) - mantBits
+	return high-l.size+roomBits <= maxAbove && low-l.lastBit >= bottom
+}
+
+// add adds a block, if it can do so exactly.
+func (l *levels) add(a *Accumulator, k kernels, x, y []float64, top int) bool {
+	var starts [maxLevels]float64
+	for i := range l.levels {
+		starts[i] = start(top - levelBits*i)
+	}
+	var s wideState
+	var done int
+	var whole bool
+	switch { // no calls by a value, which would have the arrays allocated
+	case len(y) == 0:
+		done, whole = k.wideSum(&x[0], len(x), &starts[0], &s)
+	case l.levels < maxLevels:
+		done, whole = k.wideDot(&x[0], &y[0], len(x), &starts[0], &s)
+	default:
+		done, whole = k.farDot(&x[0], &y[0], len(x), &starts[0], &s)
+	}
+	if done == 0 {
+		return false
+	}
+	each := l.levels * k.lanes()
+	if whole {
+		a.addAll(s[each : each+l.levels])
+	} else {
+		a.addAll(s[:each])
+	}
+	return true
+}
+
+// addLevels adds the elements of x, or, unless y is nil, the products of x and y, block by block, up to the
+// first block of which the exponents are too many. It returns what is left of x.
+func (a *Accumulator) addLevels(k kernels, x, y []float64) []float64 {
+	kinds := termLevels
+	switch {
+	case y != nil && k == avx512:
+		kinds = productLevels
+	case y != nil:
+		kinds = productLevels[:1]
+	}
+	var l *levels
+	top := 0
+	for len(x) > 0 {
+		n := min(len(x), wideBlock)
+		block, others := x[:n], y[:min(n, len(y))]
+		if l == nil || !l.add(a, k, block, others, top) {
+			if l, top = a.addFirst(k, kinds, block, others); l == nil {
+				return x
+			}
+		}
+		x, y = x[n:], y[len(others):]
+	}
+	return x
+}
+
+// addFirst adds a block by the first of several kinds of levels that has room for it, and returns that, and
+// where its levels begin; nil if there is none.
+func (a *Accumulator) addFirst(k kernels, kinds []levels, x, y []float64) (l *levels, top int) {
+	most := &kinds[len(kinds)-1]
+	if low, high := extent(x, y, max(len(x)/samples, 1)); !most.fits(low, high) {
+		return nil, 0
+	}
+	low, high := extent(x, y, 1)
+	high++ // what follows may be a little larger
+	for i := range kinds {
+		l = &kinds[i]
+		if top = l.top(high); l.fits(low, high) && l.add(a, k, x, y, top) {
+			return l, top
+		}
+	}
+	return nil, 0
+}
+
+// extent returns the smallest and the largest of the exponent fields of x, or of their sums for the
+// products of x and y, zeroes apart; low is more than high if there are none. It looks at one in step.
+func extent(x, y []float64, step int) (low, high int) {
+	if len(y) > 0 {
+		return productExtent(x, y, step)
+	}
+	lowest, highest := uint64(math.MaxUint64), uint64(0)
+	for i := 0; i < len(x); i += step {
+		b := math.Float64bits(x[i]) << 1
+		lowest, highest = min(lowest, b-1), max(highest, b) // -1: a zero is the largest
+	}
+	return int((lowest + 1) >> (mantBits + 1)), int(highest >> (mantBits + 1))
+}
+
+func productExtent(x, y []float64, step int) (low, high int) {
+	y = y[:len(x)]
+	low = 2 * expInf
+	for i := 0; i < len(x); i += step {
+		bx, by := math.Float64bits(x[i])<<1, math.Float64bits(y[i])<<1
+		if bx == 0 || by == 0 {
+			continue
+		}
+		e := int(bx>>(mantBits+1) + by>>(mantBits+1))
+		low, high = min(low, e), max(high, e)
+	}
+	return low, high
+}
