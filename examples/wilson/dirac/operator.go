@@ -136,14 +136,22 @@ func (o *Operator) pack(in []su3.Spinor, adjoint bool) {
 		if face == nil {
 			continue
 		}
-		for i, s := range face.first {
-			project(&face.toBefore[i], &in[s], axis, !adjoint)
+		o.packSites(face.toBefore, in, face.first, axis, false, adjoint)
+		o.packSites(face.toAfter, in, face.last, axis, true, adjoint)
+	}
+}
+
+// packPortable computes what the node before along an axis, or after it, needs of a list of sites: the half
+// spinors of the sites there, times the adjoint of the link if it is the node after.
+func (o *Operator) packPortable(to []su3.Half, in []su3.Spinor, list []int32, axis int, after, adjoint bool) {
+	for i, s := range list {
+		if !after {
+			project(&to[i], &in[s], axis, !adjoint)
+			continue
 		}
 		var h su3.Half
-		for i, s := range face.last {
-			project(&h, &in[s], axis, adjoint)
-			face.toAfter[i].AdjointMul(&o.links[lattice.Axes*int(s)+axis], &h)
-		}
+		project(&h, &in[s], axis, adjoint)
+		to[i].AdjointMul(&o.links[lattice.Axes*int(s)+axis], &h)
 	}
 }
 

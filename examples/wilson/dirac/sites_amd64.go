@@ -39,6 +39,12 @@ var haveAVX2 = cpu.X86.HasAVX2
 //go:noescape
 func sitesAVX2(out, in *su3.Spinor, links *su3.Matrix, next *[2 * lattice.Axes]int32, received *su3.Half, sites *int32, n int, kappa float64, masks *masks)
 
+// packAVX2 sets to to what neighbours along an axis need of n sites, as packPortable does. links is the
+// first site's link along the axis, or nil.
+//
+//go:noescape
+func packAVX2(to *su3.Half, in *su3.Spinor, links *su3.Matrix, sites *int32, n, axis int, mask *[4]uint64)
+
 // piece is how many sites are computed in one call, which cannot be interrupted by the
 // scheduler: some 50 µs.
 const piece = 512
@@ -49,10 +55,7 @@ func (o *Operator) sites(out, in []su3.Spinor, list []int32, adjoint bool) {
 		o.sitesPortable(out, in, list, adjoint)
 		return
 	}
-	m := &ofD
-	if adjoint {
-		m = &ofAdjoint
-	}
+	m := masksOf(adjoint)
 	var received *su3.Half
 	if len(o.halo.received) > 0 {
 		received = &o.halo.received[0]
@@ -62,5 +65,30 @@ func (o *Operator) sites(out, in []su3.Spinor, list []int32, adjoint bool) {
 		n := min(piece, len(list))
 		sitesAVX2(&out[0], &in[0], &o.links[0], &o.next[0], received, &list[0], n, o.kappa, m)
 		list = list[n:]
+	}
+}
+
+func masksOf(adjoint bool) *masks {
+	if adjoint {
+		return &ofAdjoint
+	}
+	return &ofD
+}
+
+// packSites computes what the node before along an axis, or after it, needs of a list of sites.
+func (o *Operator) packSites(to []su3.Half, in []su3.Spinor, list []int32, axis int, after, adjoint bool) {
+	if !haveAVX2 {
+		o.packPortable(to, in, list, axis, after, adjoint)
+		return
+	}
+	mask, links := &masksOf(adjoint)[axis][0].project, (*su3.Matrix)(nil)
+	if after {
+		mask, links = &masksOf(adjoint)[axis][1].project, &o.links[axis]
+	}
+	_, to = in[len(o.next)-1], to[:len(list)]
+	for len(list) > 0 {
+		n := min(piece, len(list))
+		packAVX2(&to[0], &in[0], links, &list[0], n, axis, mask)
+		to, list = to[n:], list[n:]
 	}
 }

@@ -238,6 +238,70 @@ end:
 	VZEROUPPER
 	RET
 
+// PACK computes what neighbours need of the sites of a list, along an axis: (1 ± γ)ψ, times the adjoint of the
+// link unless there are none.
+#define PACK(ORDER, SITE, STORE, NEXT) \
+SITE: \
+	MOVLQSX (R9), R10; \
+	LEAQ    (R10)(R10*2), R12; \
+	SHLQ    $6, R12; \
+	ADDQ    SI, R12; \
+	PROJECT(ORDER, 0); \
+	TESTQ   DX, DX; \
+	JZ      STORE; \
+	LEAQ    (R10)(R10*8), R13; \
+	SHLQ    $6, R13; \
+	ADDQ    DX, R13; \
+	LINE(576*AHEAD, R13); \
+	LINE(576*AHEAD+64, R13); \
+	LINE(576*AHEAD+128, R13); \
+	EXCHANGE; \
+	NEGATE; \
+	DOT(0, 48, 96); \
+	VMOVUPD Y12, (DI); \
+	DOT(16, 64, 112); \
+	VMOVUPD Y12, 32(DI); \
+	DOT(32, 80, 128); \
+	VMOVUPD Y12, 64(DI); \
+	JMP     NEXT; \
+STORE: \
+	VMOVUPD Y6, (DI); \
+	VMOVUPD Y7, 32(DI); \
+	VMOVUPD Y8, 64(DI); \
+NEXT: \
+	ADDQ    $96, DI; \
+	ADDQ    $4, R9; \
+	DECQ    CX; \
+	JNZ     SITE
+
+// func packAVX2(to *su3.Half, in *su3.Spinor, links *su3.Matrix, sites *int32, n, axis int, mask *[4]uint64)
+TEXT ·packAVX2(SB), NOSPLIT, $0-56
+	MOVQ  to+0(FP), DI
+	MOVQ  in+8(FP), SI
+	MOVQ  links+16(FP), DX
+	MOVQ  sites+24(FP), R9
+	MOVQ  n+32(FP), CX
+	MOVQ  axis+40(FP), AX
+	MOVQ  mask+48(FP), BX
+	TESTQ CX, CX
+	JLE   end
+	CMPQ  AX, $1
+	JLT   siteX
+	JEQ   siteY
+	CMPQ  AX, $2
+	JEQ   siteZ
+	PACK(ORDERT, siteT, storeT, nextT)
+	JMP   end
+	PACK(ORDERZ, siteZ, storeZ, nextZ)
+	JMP   end
+	PACK(ORDERY, siteY, storeY, nextY)
+	JMP   end
+	PACK(ORDERX, siteX, storeX, nextX)
+
+end:
+	VZEROUPPER
+	RET
+
 DATA signs<>+0(SB)/8, $0x8000000000000000
 DATA signs<>+8(SB)/8, $0x8000000000000000
 DATA signs<>+16(SB)/8, $0x8000000000000000

@@ -66,6 +66,21 @@ func TestSites(t *testing.T) {
 			list = append(list, int32(s))
 		}
 		for _, adjoint := range []bool{false, true} {
+			for axis := range lattice.Axes {
+				for _, after := range []bool{false, true} {
+					want, got := make([]su3.Half, len(list)+1), make([]su3.Half, len(list)+1)
+					o.packPortable(want[:len(list)], in, list, axis, after, adjoint)
+					o.packSites(got[:len(list)], in, list, axis, after, adjoint)
+					for i := range want {
+						for c := range 3 {
+							for s := range 2 {
+								requireBits(t, real(want[i][c][s]), real(got[i][c][s]))
+								requireBits(t, imag(want[i][c][s]), imag(got[i][c][s]))
+							}
+						}
+					}
+				}
+			}
 			want, got := make([]su3.Spinor, sites), make([]su3.Spinor, sites)
 			o.sitesPortable(want, in, list, adjoint)
 			o.sites(got, in, list, adjoint)
