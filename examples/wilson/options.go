@@ -37,6 +37,9 @@ type options struct {
 
 	plot string
 	json string
+
+	scaling string
+	reports []string // that scaling draws
 }
 
 // Values of -start and -source.
@@ -91,6 +94,7 @@ func newFlags(o *options) *flag.FlagSet {
 	f.BoolVar(&o.selfMessages, "self-messages", false, "also send messages along axes that are not divided")
 	f.StringVar(&o.plot, "plot", "", "draw the history of the residual into this `file`, .svg or .png")
 	f.StringVar(&o.json, "json", "", "write the measurements into this `file`")
+	f.StringVar(&o.scaling, "scaling", "", "compute nothing, but draw into this `file`, .svg or .png, how times depend on the number of nodes; the arguments are files of -json")
 	return f
 }
 
@@ -121,7 +125,7 @@ func parseOptions(args []string) (*options, error) {
 	if err := f.Parse(args); err != nil {
 		return nil, err
 	}
-	if f.NArg() > 0 {
+	if o.reports = f.Args(); o.scaling == "" && f.NArg() > 0 {
 		return nil, fmt.Errorf("unexpected argument %q: wilson takes only options", f.Arg(0))
 	}
 	bad := func(flag string, err error) (*options, error) { return nil, fmt.Errorf("-%s: %w", flag, err) }
@@ -131,10 +135,16 @@ func parseOptions(args []string) (*options, error) {
 	if err := oneOf(o.source, sourcePoint, sourceRandom); err != nil {
 		return bad("source", err)
 	}
-	if o.plot != "" {
-		if err := oneOf(strings.ToLower(filepath.Ext(o.plot)), ".svg", ".png"); err != nil {
-			return bad("plot", err)
+	for flag, path := range map[string]string{"plot": o.plot, "scaling": o.scaling} {
+		if path == "" {
+			continue
 		}
+		if err := oneOf(strings.ToLower(filepath.Ext(path)), ".svg", ".png"); err != nil {
+			return bad(flag, err)
+		}
+	}
+	if o.scaling != "" && len(o.reports) == 0 {
+		return bad("scaling", errors.New("it needs files that -json has written, as arguments"))
 	}
 	for _, c := range []struct {
 		flag string

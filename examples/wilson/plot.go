@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"image/color"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,21 +14,7 @@ import (
 
 // plotResiduals draws the history of the residual, its logarithm over iterations, and a
 // line at the tolerance, into a file whose name says the format: .svg or .png.
-func plotResiduals(path, title string, residuals []float64, tolerance float64) (err error) {
-	file, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	if err = drawResiduals(file, filepath.Ext(path), title, residuals, tolerance); err != nil {
-		err = fmt.Errorf("%s: %w", path, err)
-	}
-	if e := file.Close(); err == nil {
-		err = e
-	}
-	return err
-}
-
-func drawResiduals(w io.Writer, format, title string, residuals []float64, tolerance float64) error {
+func plotResiduals(path, title string, residuals []float64, tolerance float64) error {
 	p := plot.New()
 	p.Title.Text = title
 	p.X.Label.Text, p.Y.Label.Text = "iteration", "‖b - D·x‖ / ‖b‖"
@@ -41,23 +26,49 @@ func drawResiduals(w io.Writer, format, title string, residuals []float64, toler
 		}
 	}
 	if len(points) == 0 {
-		return fmt.Errorf("no residual to draw")
+		return fmt.Errorf("%s: no residual to draw", path)
 	}
 	history, err := plotter.NewLine(points)
 	if err != nil {
 		return err
 	}
-	history.Color = color.RGBA{R: 0x1f, G: 0x4e, B: 0x9e, A: 0xff}
-	goal, err := plotter.NewLine(plotter.XYs{{X: 0, Y: tolerance}, {X: float64(len(residuals) - 1), Y: tolerance}})
+	history.Color = blue
+	goal, err := dashed(plotter.XYs{{X: 0, Y: tolerance}, {X: float64(len(residuals) - 1), Y: tolerance}})
 	if err != nil {
 		return err
 	}
-	goal.Dashes = []vg.Length{vg.Points(4), vg.Points(3)}
 	p.Add(plotter.NewGrid(), goal, history)
-	image, err := p.WriterTo(16*vg.Centimeter, 10*vg.Centimeter, strings.TrimPrefix(strings.ToLower(format), "."))
+	return savePlot(p, path)
+}
+
+var (
+	blue   = color.RGBA{R: 0x1f, G: 0x4e, B: 0x9e, A: 0xff}
+	orange = color.RGBA{R: 0xd5, G: 0x5e, B: 0x00, A: 0xff}
+)
+
+func dashed(points plotter.XYs) (*plotter.Line, error) {
+	l, err := plotter.NewLine(points)
+	if err == nil {
+		l.Dashes = []vg.Length{vg.Points(4), vg.Points(3)}
+	}
+	return l, err
+}
+
+// savePlot writes a plot into a file whose name says the format.
+func savePlot(p *plot.Plot, path string) (err error) {
+	image, err := p.WriterTo(16*vg.Centimeter, 10*vg.Centimeter, strings.TrimPrefix(strings.ToLower(filepath.Ext(path)), "."))
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	file, err := os.Create(path)
 	if err != nil {
 		return err
 	}
-	_, err = image.WriteTo(w)
+	if _, err = image.WriteTo(file); err != nil {
+		err = fmt.Errorf("%s: %w", path, err)
+	}
+	if e := file.Close(); err == nil {
+		err = e
+	}
 	return err
 }

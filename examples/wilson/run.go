@@ -43,6 +43,12 @@ func run(o *options, comm *qmp.Comm) (err error) {
 	if comm.IsPrimaryNode() {
 		s.out = os.Stdout
 	}
+	if o.scaling != "" {
+		if comm.IsPrimaryNode() {
+			err = scaling(s.out, o.scaling, o.reports)
+		}
+		return s.sums.Agree(err, 0)
+	}
 	s.progress = newProgress(comm.IsPrimaryNode())
 	defer s.progress.clear()
 

@@ -60,6 +60,7 @@ func TestRefuses(t *testing.T) {
 		{"damaged file", 3, []string{"-in", bit, "-geom", "1x1x1x3"}, exitFailed, "node 2: nersc: the link along z of site (1, 1, 1, 5)"},
 		{"no directory", 2, []string{"-lattice", "2x2x2x2", "-kappa", "0", "-out", filepath.Join(dir, "none", "lat")}, exitFailed, "no such file"},
 		{"no convergence", 2, []string{"-lattice", "2x2x2x4", "-max-iterations", "2"}, exitFailed, "not converged to 1.0e-10 in 2 iterations"},
+		{"no report", 2, []string{"-scaling", filepath.Join(dir, "a.svg"), filepath.Join(dir, "none.json")}, exitFailed, "no such file"},
 		{"no plot", 2, []string{"-lattice", "2x2x2x4", "-plot", filepath.Join(dir, "none", "plot.svg")}, exitFailed, "no such file"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -124,7 +125,7 @@ func TestForeignFile(t *testing.T) {
 
 func TestHelp(t *testing.T) {
 	stdout := succeed(t, "shm", 2, "-help")
-	for _, option := range []string{"lattice", "geom", "in", "out", "beta", "kappa", "sums", "plot", "json"} {
+	for _, option := range []string{"lattice", "geom", "in", "out", "beta", "kappa", "sums", "plot", "json", "scaling"} {
 		require.Equal(t, 1, strings.Count(stdout, "  -"+option+" "), "%s\n%s", option, stdout)
 	}
 }
@@ -142,7 +143,7 @@ func TestOptions(t *testing.T) {
 
 	for _, args := range []string{
 		"-lattice 8x8x8", "-geom 0x1x1x1", "-start warm", "-beta -1", "-beta NaN", "-sweeps -1", "-format IEEE16", "-rows 4",
-		"-kappa 2", "-kappa NaN", "-source wall", "-tolerance 0", "-tolerance 1", "-max-iterations 0", "-sums exactly", "-plot a.gif", "-seed -1", "-no-such", "argument",
+		"-kappa 2", "-kappa NaN", "-source wall", "-tolerance 0", "-tolerance 1", "-max-iterations 0", "-sums exactly", "-plot a.gif", "-scaling a.gif a.json", "-scaling a.svg", "-seed -1", "-no-such", "argument",
 	} {
 		_, err := parseOptions(strings.Fields(args))
 		require.Error(t, err, args)
@@ -179,6 +180,37 @@ func TestPlot(t *testing.T) {
 	}
 	require.ErrorContains(t, plotResiduals(filepath.Join(dir, "b.svg"), "", []float64{0}, 1e-4), "no residual to draw")
 	require.ErrorIs(t, plotResiduals(filepath.Join(dir, "none", "b.svg"), "", []float64{1}, 1e-4), os.ErrNotExist)
+}
+
+// Times are medians, by the number of nodes, and there is one lattice.
+func TestScaling(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		return path
+	}
+	file := func(name, grid, solve string) string {
+		return write(name, `{"lattice":[4,4,4,8],"geometry":`+grid+`,"residuals":[1,0.1,0.01],"times":{"solve":`+solve+`,"application":1e-3}}`)
+	}
+	one := file("1", "[1,1,1,1]", "4e-3")
+	paths := []string{file("2", "[1,1,1,2]", "2.5e-3"), file("2 again", "[1,1,2,1]", "2.4e-3"), file("2 once more", "[2,1,1,1]", "9"), one}
+	plot := filepath.Join(dir, "a.svg")
+	stdout := succeed(t, "shm", 2, append([]string{"-scaling", plot}, paths...)...)
+	require.Contains(t, stdout, "lattice 4x4x4x8")
+	require.Equal(t, "2000.0 µs, 1.00   1000.0 µs, 1.00", line(t, stdout, "    1"))
+	require.Equal(t, "1250.0 µs, 0.80   1000.0 µs, 0.50", line(t, stdout, "    2"))
+	b, err := os.ReadFile(plot)
+	require.NoError(t, err)
+	require.NoError(t, xml.Unmarshal(b, new(struct{})))
+
+	for name, c := range map[string]struct{ path, says string }{
+		"text":          {write("text", "no report"), "it is no report"},
+		"not solved":    {write("field", `{"lattice":[4,4,4,8],"geometry":[1,1,1,1]}`), "it has no times"},
+		"other lattice": {write("other", `{"lattice":[4,4,4,4],"geometry":[1,1,1,1],"residuals":[1,0],"times":{"solve":1,"application":1}}`), "its lattice is 4x4x4x4"},
+	} {
+		require.ErrorContains(t, scaling(io.Discard, plot, []string{one, c.path}), c.says, name)
+	}
 }
 
 // The bar is only for terminals, and has an end.
