@@ -30,6 +30,8 @@ const (
 	samples  = 8
 	sumWidth = 26
 	dotWidth = 40
+	// What it has room for, most often.
+	dotRoom = 30
 
 	// From so many blocks of products on, which are different, a table is worth emptying; measured.
 	wideTable = 4
@@ -202,22 +204,13 @@ func guess(x, y []float64) (k int, tooWide bool) {
 	return aboveFor(high + 2), high > low+dotWidth
 }
 
-// largest looks at all products.
-func largest(x, y []float64) int {
-	e := 0
-	for i, v := range x {
-		e = max(e, exponents(v, y[i]))
-	}
-	return aboveFor(e)
-}
-
 // dotKernel adds the products of x and y: what is not exact in a kernel, as integers.
 func (a *Accumulator) dotKernel(k kernels, x, y []float64) {
 	var t *productTable
 	above, wide := guess(x, y)
 	handed := 1
 	if wide {
-		handed = wideTable
+		handed = maxHanded
 		n := min(len(x), handed*dotBlock)
 		a.addWideProducts(k, &t, x[:n], y[:n])
 		x, y = x[n:], y[n:]
@@ -234,7 +227,8 @@ func (a *Accumulator) dotKernel(k kernels, x, y []float64) {
 			continue
 		}
 		n = min(len(x), dotBlock)
-		if best := largest(x[:n], y[:n]); best != above {
+		low, high := extent(x[:n], y[:n], 1)
+		if best := aboveFor(high); best != above && high <= low+dotRoom {
 			above = best
 			continue
 		}
