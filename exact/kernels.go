@@ -221,9 +221,10 @@ func (a *Accumulator) dotKernel(k kernels, x, y []float64) {
 		done, whole := k.dot(&x[0], &y[0], n, start(above), start(above-belowBits), &s)
 		if done > 0 {
 			s.flush(a, whole)
-			x, y, handed = x[done:], y[done:], 1
+			x, y = x[done:], y[done:]
 		}
-		if done == n {
+		if done == n { // a part of it may be chance
+			handed = 1
 			continue
 		}
 		n = min(len(x), dotBlock)

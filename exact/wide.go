@@ -90,6 +90,11 @@ func (a *Accumulator) addLevels(k kernels, x, y []float64) []float64 {
 	for len(x) > 0 {
 		n := min(len(x), wideBlock)
 		block, others := x[:n], y[:min(n, len(y))]
+		if l != nil && l != &kinds[0] { // which takes longer, and may not be needed any more
+			if low, high := extent(block, others, max(n/samples, 1)); kinds[0].fits(low, high) {
+				l = nil
+			}
+		}
 		if l == nil || !l.add(a, k, block, others, top) {
 			if l, top = a.addFirst(k, kinds, block, others); l == nil {
 				return x
