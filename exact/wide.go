@@ -126,13 +126,21 @@ func (a *Accumulator) addFirst(k kernels, kinds []levels, x, y []float64) (l *le
 // extent returns the smallest and the largest of the exponent fields of x, or of their sums for the
 // products of x and y, zeroes apart; low is more than high if there are none. It looks at one in step.
 func extent(x, y []float64, step int) (low, high int) {
-	if len(y) > 0 {
+	switch {
+	case len(y) == 0:
+	case &x[0] == &y[0]: // squares
+		low, high = extent(x, nil, step)
+		return 2 * low, 2 * high
+	default:
 		return productExtent(x, y, step)
 	}
 	lowest, highest := uint64(math.MaxUint64), uint64(0)
 	for i := 0; i < len(x); i += step {
 		b := math.Float64bits(x[i]) << 1
 		lowest, highest = min(lowest, b-1), max(highest, b) // -1: a zero is the largest
+	}
+	if highest == 0 {
+		return 2 * expInf, 0
 	}
 	return int((lowest + 1) >> (mantBits + 1)), int(highest >> (mantBits + 1))
 }
