@@ -14,6 +14,10 @@ import (
 // local holds the arenas of all contexts of this process.
 var local memory.Index[arena]
 
+// loansEnd bounds the numbers of loans. A number is used once: without the bound, the loans of a context that
+// goes on for long, among others that come and go, would leave none for memory of its own.
+const loansEnd = maxArenas / 2
+
 // guest is a region that lies in an arena of another context.
 type guest struct {
 	by     *Context
@@ -91,11 +95,11 @@ func (a *arenas) loan(of *arena) *arena {
 }
 
 // addLoan adds the loan of an arena that has a guest. None of its memory is free here. It returns nil if
-// there is no number left, or the arena is being given back.
+// there is no number left for it, or the arena is being given back.
 func (a *arenas) addLoan(of *arena, c *Context) *arena {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.next == maxArenas || !of.pass() { // its descriptor goes to peers, now and later
+	if a.next >= loansEnd || !of.pass() { // its descriptor goes to peers, now and later
 		return nil
 	}
 	of.passing.Lock()

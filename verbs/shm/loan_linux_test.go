@@ -152,7 +152,8 @@ func TestLoanOutlived(t *testing.T) {
 	require.Zero(t, local.Len())
 }
 
-// TestNoLoanLeft: without a number for the arena the memory is registered as any other.
+// TestNoLoanLeft: without a number for the arena the memory is registered as any other. There still are numbers for
+// the context's own.
 func TestNoLoanLeft(t *testing.T) {
 	a, b := two(t)
 	o, pd := owner(t)
@@ -160,7 +161,7 @@ func TestNoLoanLeft(t *testing.T) {
 	require.NoError(t, err)
 	a.c.arenas.mu.Lock()
 	next := a.c.arenas.next
-	a.c.arenas.next = maxArenas
+	a.c.arenas.next = loansEnd
 	a.c.arenas.mu.Unlock()
 	mr, err := a.pd.RegMR(own.Bytes(), verbs.AccessAll)
 	require.NoError(t, err)
@@ -168,6 +169,9 @@ func TestNoLoanLeft(t *testing.T) {
 	require.ErrorIs(t, err, verbs.ErrNotSupported)
 	b.write(t, mr, 9)
 	require.Empty(t, local.Find(own.Bytes()).guests)
+	big, err := a.pd.AllocMR(3<<20, verbs.AccessAll)
+	require.NoError(t, err)
+	require.NoError(t, big.Close())
 	require.NoError(t, errors.Join(mr.Close(), own.Close(), o.Close()))
 	a.c.arenas.mu.Lock()
 	a.c.arenas.next = next
