@@ -196,3 +196,32 @@ func TestRegistrationRefused(t *testing.T) {
 	require.Equal(t, byte(3), at[5])
 	require.NoError(t, errors.Join(keep.Close(), again.Close()))
 }
+
+// TestMemoryOfOthersUnregistered: memory that the node cannot register is copied, and is not closed under a handle
+// either.
+func TestMemoryOfOthersUnregistered(t *testing.T) {
+	need.Provider(t, "shm")
+	lend, nodes := join(t, 2, WithProviders("shm")), join(t, 2, WithProviders("shm"))
+	m, err := lend[0].Alloc(600_000)
+	require.NoError(t, err)
+	var full []*verbs.MR
+	for b := make([]byte, 8); ; {
+		mr, err := nodes[0].memory.pd.RegMR(b, verbs.AccessLocalWrite)
+		if err != nil {
+			break
+		}
+		full = append(full, mr)
+	}
+	s, err := nodes[0].DeclareSend(Contiguous(m.Bytes()[:300_000]), 1)
+	require.NoError(t, err)
+	require.ErrorIs(t, m.Close(), memory.ErrUsed)
+	for _, mr := range full {
+		require.NoError(t, mr.Close())
+	}
+	r, err := nodes[1].DeclareReceive(Contiguous(m.Bytes()[300_000:]), 0)
+	require.NoError(t, err)
+	copy(m.Bytes(), bytes.Repeat([]byte{5}, 300_000))
+	pass(t, s, r, r)
+	require.Equal(t, m.Bytes()[:300_000], m.Bytes()[300_000:])
+	require.NoError(t, errors.Join(s.Close(), r.Close(), m.Close()))
+}

@@ -120,10 +120,11 @@ func (n *Node) join(k *memory.Block) (*Memory, bool) {
 	}
 	m := &Memory{node: n, buf: k.Bytes, shared: k, others: true}
 	if k.Mapped && n.memory != nil {
-		var err error
-		if m.mr, err = n.memory.pd.RegMR(k.Bytes, verbs.AccessAll); err != nil {
-			n.log.Debug("channel: memory cannot be registered", "bytes", len(k.Bytes), "error", err)
-			return nil, true
+		mr, err := n.memory.pd.RegMR(k.Bytes, verbs.AccessAll)
+		if err != nil { // handles over it count all the same: its owner must not free it under them
+			n.log.Debug("channel: memory cannot be registered; it is copied", "bytes", len(k.Bytes), "error", err)
+		} else {
+			m.mr = mr
 		}
 	}
 	m.track()
