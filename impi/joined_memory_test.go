@@ -289,3 +289,25 @@ func TestRegistrationRefused(t *testing.T) {
 		})
 	}
 }
+
+// TestMemoryOfOthersClosedAtEnd: memory is closed while a job that has had messages in it ends: not before the job has
+// let go of it.
+func TestMemoryOfOthersClosedAtEnd(t *testing.T) {
+	need.Provider(t, "shm")
+	shm := place{"shm", 2, 1, Config{Providers: []string{"shm"}}}
+	lend, jobs := join(t, shm), join(t, shm)
+	defer closeAll(t, lend)
+	w := []*Comm{jobs[0].World(), jobs[1].World()}
+	m := allocate(t, lend[0], 1<<20)
+	carry(t, w, m.Bytes()[:400_000], make([]byte, 400_000), 1) // the other job has nothing to let go of
+	of := jobs[0].e.memories.Find(m.Bytes())
+	require.True(t, of.others)
+	var early error
+	of.free = func() error { // the job is letting go
+		early = m.Close()
+		return nil
+	}
+	closeAll(t, jobs)
+	require.ErrorIs(t, early, memory.ErrUsed)
+	require.NoError(t, m.Close())
+}

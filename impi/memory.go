@@ -257,19 +257,20 @@ func (e *engine) part(m *Memory) error {
 	return err
 }
 
-// partAll ends the use of all memory of others, in a job in which nothing moves any more.
+// partAll ends the use of all memory of others, in a job in which nothing moves any more. LetGo finds what has
+// not been deregistered yet: its owner must not free it.
 func (e *engine) partAll() (err error) {
-	e.lock.Lock()
-	var list []*Memory
 	for m := range e.memories.All() {
-		if m.others && m.stuck == nil {
-			e.dropMemory(m)
-			list = append(list, m)
+		if !m.others || m.stuck != nil {
+			continue
 		}
-	}
-	e.lock.Unlock()
-	for _, m := range list {
-		err = errors.Join(err, e.part(m))
+		gone := m.deregister()
+		err = errors.Join(err, gone)
+		e.lock.Lock()
+		if m.stuck = gone; gone == nil {
+			e.dropMemory(m)
+		}
+		e.lock.Unlock()
 	}
 	close(e.parted)
 	return err
