@@ -16,21 +16,9 @@
 // of nodes and on any grid: the same operations compute a site everywhere, and sums over
 // sites are exact before they are rounded once (package exact).
 //
-// Exact sums cost more than rounded ones: half of an iteration at 8x8x8x16, as the norm of a
-// field is the sum of 24 squares at each site. -sums sites rounds these 24, in their order,
-// and is exact over sites: it is also independent of the grid, and hardly slower than plain
-// sums. The table shows one node and two, each on a core of an AMD EPYC (family 26), over
-// shared memory, at κ = 0.125 on a field after two sweeps at β = 6:
-//
-//	                                   8x8x8x16        4x4x4x8
-//	                                   1      2        1      2 nodes
-//	an application of D, µs          540    280       25     18
-//	  of all nodes, GFlop/s           21     40       28     39
-//	the norm of a field, µs: exact   510    270       31     16
-//	                         sites    78     40      4.9    2.6
-//	                         plain    50     27      3.2    1.6
-//	70 iterations, s:        exact  0.21   0.12    0.012  0.007
-//	                         sites  0.12   0.06    0.006  0.006
+// Exact sums cost a twentieth to a quarter of a solve (docs/wilson.md). -sums sites
+// rounds the 24 squares of each site, in their order, and is exact over sites: it is also independent of
+// the grid.
 //
 // What to read: gauge, for strided messages received straight into the field; dirac, for a
 // halo exchange that overlaps with the computation of the interior; global, for sums that do
