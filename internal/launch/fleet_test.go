@@ -312,14 +312,14 @@ func TestFleetInterrupted(t *testing.T) {
 	here := filepath.Join(t.TempDir(), "here")
 	require.NoError(t, syscall.Mkfifo(here, 0o600))
 	o := across(t, options(t, 2, "wait"), `[ "$1" = b ] && { echo >`+here+`; exec sleep 1000; }`)
-	o.Signals = []os.Signal{syscall.SIGUSR1, syscall.SIGHUP}
+	o.Signals = []os.Signal{syscall.SIGUSR1, syscall.SIGTERM}
 	r := startRun(t, o)
 	_, err := os.ReadFile(here)
 	require.NoError(t, err)
-	require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGHUP))
+	require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGTERM))
 	<-r.done
 	require.NoError(t, r.err)
-	require.Equal(t, syscall.SIGHUP, r.result.Interrupted)
+	require.Equal(t, syscall.SIGTERM, r.result.Interrupted)
 }
 
 // Several programs share a job; each has its variables and its folder.
