@@ -28,30 +28,12 @@ func (n *Node) meet(ctx context.Context) error {
 	if n.size == 1 {
 		return nil
 	}
-	l, err := reach.ListenAny(ctx)
+	mine, err := n.introduction(ctx)
 	if err != nil {
+		n.job.Fail(limits.Files(err)) // or the others would hear only that this rank has left
 		return err
 	}
-	n.listener = l
-	addrs, err := n.localAddresses(l)
-	if err != nil {
-		return err
-	}
-	host, err := machine.ID()
-	if err != nil {
-		return err
-	}
-	kernel, err := machine.Kernel()
-	if err != nil {
-		return err
-	}
-	mine := address{host: host, kernel: kernel, port: uint16(l.Addr().(*net.TCPAddr).Port), process: machine.Self(), addrs: addrs}
-	settings, err := n.opt.coll.AppendBinary(nil)
-	if err != nil {
-		return err
-	}
-	settings = n.opt.routes.append(settings)
-	all, err := n.job.Exchange(ctx, mine.append(settings))
+	all, err := n.job.Exchange(ctx, mine)
 	if abort := (*boot.AbortError)(nil); errors.As(err, &abort) {
 		err = fmt.Errorf("%w: %w", ErrAborted, err)
 	}
@@ -85,6 +67,33 @@ func (n *Node) meet(ctx context.Context) error {
 	n.countDescriptors()
 	n.wg.Go(n.accept)
 	return nil
+}
+
+// introduction listens, and returns what the other ranks are to know of this one.
+func (n *Node) introduction(ctx context.Context) ([]byte, error) {
+	l, err := reach.ListenAny(ctx)
+	if err != nil {
+		return nil, err
+	}
+	n.listener = l
+	addrs, err := n.localAddresses(l)
+	if err != nil {
+		return nil, err
+	}
+	host, err := machine.ID()
+	if err != nil {
+		return nil, err
+	}
+	kernel, err := machine.Kernel()
+	if err != nil {
+		return nil, err
+	}
+	mine := address{host: host, kernel: kernel, port: uint16(l.Addr().(*net.TCPAddr).Port), process: machine.Self(), addrs: addrs}
+	settings, err := n.opt.coll.AppendBinary(nil)
+	if err != nil {
+		return nil, err
+	}
+	return mine.append(n.opt.routes.append(settings)), nil
 }
 
 // countDescriptors says if there are too few descriptors to connect to all ranks: within a host that
