@@ -252,6 +252,25 @@ var tests = []test{
 	{"IMPI server", testJobByServer},
 	{"stdin", testStdin},
 	{"version", testVersion},
+	{"allocation of one node", testAllocation},
+}
+
+// testAllocation: in an allocation whose only node is this host, there are as many ranks as it has slots.
+func testAllocation(t *testing.T, b bed) {
+	host, err := os.Hostname()
+	require.NoError(t, err)
+	nodes := filepath.Join(t.TempDir(), "nodes")
+	require.NoError(t, os.WriteFile(nodes, []byte(strings.Repeat(host+"\n", 3)), 0o600))
+	for _, c := range []struct {
+		flags []string
+		ranks int
+	}{{nil, 3}, {[]string{"-n", "2"}, 2}} {
+		cmd := b.command(t, "args", slices.Concat([]string{"run"}, c.flags, []string{b.self, "hello"})...)
+		cmd.Env = append(cmd.Env, "PBS_NODEFILE="+nodes)
+		out, err := cmd.Output()
+		require.NoError(t, err)
+		require.Equal(t, strings.Repeat("hello\n", c.ranks), string(out))
+	}
 }
 
 // command is sluice, whose ranks do what do says.

@@ -95,8 +95,8 @@ the free memory, that of the cgroup, and the kernel allow. --oversubscribe start
 anyway; where a limit of the system would stop it, run says which to raise.
 
 Each rank has a core of its own if there are enough that no other sluice run of this
-host has claimed, and is bound to it (--bind free). Otherwise none is bound, and run
-says so. Ranks with several threads that compute need --bind none.
+host has claimed, and is bound to it (--bind free), unless there are two for each: such
+a rank may run on several. Otherwise none is bound, and run says so. Ranks with several threads that compute need --bind none.
 
 A program that is started without any launcher is a job of one. The innermost
 launcher counts; see 'sluice help launchers' for others.

@@ -73,27 +73,30 @@ func (p *placement) apply(cmd *cobra.Command, o *launch.Options, args []string) 
 	if err != nil {
 		return err
 	}
-	if err := allocate(h); err != nil {
+	slots, err := allocate(h)
+	if err != nil {
 		return err
 	}
-	if len(h.List) == 0 {
-		return nil
+	if len(h.List) > 0 {
+		o.Hosts, slots = h, h.Slots()
 	}
-	o.Hosts = h
-	if len(programs) == 1 && !cmd.Flags().Changed("ranks") {
-		o.Size = h.Slots()
+	if slots > 0 && len(programs) == 1 && !cmd.Flags().Changed("ranks") {
+		o.Size = slots
 	}
 	return nil
 }
 
-// allocate heeds the allocation of a batch system in which sluice runs: without hosts these are its nodes, if
-// it has others than this one, and srun reaches all nodes of Slurm's.
-func allocate(h *launch.Hosts) error {
+// allocate heeds the allocation of a batch system in which sluice runs: without hosts these are its nodes, or,
+// if that is only this one, so many slots are here; and srun reaches all nodes of Slurm's.
+func allocate(h *launch.Hosts) (here int, err error) {
 	nodes, slurm, err := boot.Allocation()
-	if err != nil {
-		return err
-	}
-	if len(h.List) == 0 && (len(nodes) != 1 || !nodes[0].Here) {
+	switch {
+	case err != nil:
+		return 0, err
+	case len(h.List) > 0:
+	case len(nodes) == 1 && nodes[0].Here:
+		return nodes[0].Slots, nil
+	default:
 		for _, n := range nodes {
 			h.List = append(h.List, launch.Host{Name: n.Name, Slots: n.Slots})
 		}
@@ -104,7 +107,7 @@ func allocate(h *launch.Hosts) error {
 		h.Slurm = h.Slurm && k >= 0
 		h.List[i].Here = k >= 0 && nodes[k].Here
 	}
-	return nil
+	return 0, nil
 }
 
 func readHostfile(path string) ([]launch.Host, error) {

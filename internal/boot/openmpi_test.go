@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/pmix"
 	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
@@ -71,6 +72,10 @@ func TestOpenMPIUnusable(t *testing.T) {
 	} {
 		_, err := joinFrom(ranks.Within(t), variables(c.env...))
 		require.ErrorContains(t, err, c.says)
+	}
+	if !pmix.Built {
+		_, err := joinFrom(ranks.Within(t), variables(openMPIRank(0, 2, 2, dir, "SLUICE_SECRET=", "SLUICE_PMIX=")...))
+		require.ErrorContains(t, err, "PMIx needs both: build the program with CGO_ENABLED=1; or set SLUICE_SECRET on all ranks")
 	}
 }
 

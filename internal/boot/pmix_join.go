@@ -190,6 +190,9 @@ func joinWithoutPMIx(ctx context.Context, v *values, why error) (*Job, error) {
 	switch {
 	case bare || !secret && v.get(size) != "1":
 		advice := "install the package of libpmix.so.2 on all hosts (libpmix2 of Debian and Ubuntu, pmix of Fedora and RHEL) or name the launcher's own in " + pmix.Env
+		if errors.Is(why, pmix.ErrWithout) {
+			advice = "build the program with CGO_ENABLED=1"
+		}
 		if bare {
 			advice += "; or " + usable
 		} else {

@@ -4,7 +4,10 @@
 // It is used for what a process needs to find the others of its job, no more.
 package pmix
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
 
 // Env is the environment variable that names the library to open instead of libpmix.so.2; [None] stands
 // for none.
@@ -12,6 +15,9 @@ const Env = "SLUICE_PMIX"
 
 // None is the value of Env with which PMIx is not used.
 const None = "none"
+
+// ErrWithout: no library helps.
+var ErrWithout = errors.New("this program is built without cgo, or not for Linux: PMIx needs both")
 
 // Error is a call of the library that has failed.
 type Error struct {
