@@ -39,6 +39,9 @@ func kubectl() error {
 		if err := f.Parse(args); err != nil {
 			return err
 		}
+		if os.Args[1] == "delete" && f.NArg() == 2 {
+			return os.Remove(object(f.Arg(0) + "/" + f.Arg(1)))
+		}
 		m, err := readManifest(*file)
 		if err != nil {
 			return err
