@@ -15,6 +15,12 @@ func widenAVX2(dst *float64, src *float32, n int)
 //go:noescape
 func limbsAVX2(x *float64, n int, limb *int64) (done int)
 
+// extentsAVX2 returns the smallest and the largest sum of the exponent fields of x and y among n
+// elements, a multiple of four, of which neither is zero; low is more than high if there are none.
+//
+//go:noescape
+func extentsAVX2(x *float64, y *float64, n int) (low int, high int)
+
 // sumAVX2 adds the elements of x to the chains of state, block by block, up to the
 // first block for which this is not exact; done is the number of those added. If the
 // chains add up exactly, whole is true and state.total has their sums.

@@ -234,6 +234,53 @@ end:
 	MOVQ SI, done+24(FP)
 	RET
 
+// func extentsAVX2(x *float64, y *float64, n int) (low int, high int)
+// Requires: AVX, AVX2
+TEXT ·extentsAVX2(SB), NOSPLIT, $0-40
+	MOVQ     x+0(FP), AX
+	MOVQ     y+8(FP), CX
+	MOVQ     n+16(FP), DX
+	VPXOR    X0, X0, X0
+	VPXOR    X2, X2, X2
+	VPCMPEQD Y1, Y1, Y1
+	XORQ     BX, BX
+
+register:
+	SUBQ     $0x04, DX
+	JB       end
+	VMOVDQU  (AX)(BX*1), Y3
+	VPADDQ   Y3, Y3, Y3
+	VPCMPEQQ Y0, Y3, Y4
+	VPSRLQ   $0x35, Y3, Y3
+	VMOVDQU  (CX)(BX*1), Y5
+	VPADDQ   Y5, Y5, Y5
+	VPCMPEQQ Y0, Y5, Y6
+	VPSRLQ   $0x35, Y5, Y5
+	VPOR     Y4, Y6, Y6
+	VPADDQ   Y3, Y5, Y5
+	VPOR     Y6, Y5, Y4
+	VPANDN   Y5, Y6, Y5
+	VPMINUD  Y4, Y1, Y1
+	VPMAXUD  Y5, Y2, Y2
+	ADDQ     $0x20, BX
+	JMP      register
+
+end:
+	VEXTRACTI128 $0x01, Y1, X0
+	VPMINUD      X0, X1, X1
+	VPSHUFD      $0x4e, X1, X0
+	VPMINUD      X0, X1, X1
+	VMOVD        X1, AX
+	MOVQ         AX, low+24(FP)
+	VEXTRACTI128 $0x01, Y2, X0
+	VPMAXUD      X0, X2, X2
+	VPSHUFD      $0x4e, X2, X0
+	VPMAXUD      X0, X2, X2
+	VMOVD        X2, AX
+	MOVQ         AX, high+32(FP)
+	VZEROUPPER
+	RET
+
 // func sumAVX2(x *float64, n int, state *float64) (done int, whole bool)
 // Requires: AVX, AVX2, CMOV, FMA3, SSE
 TEXT ·sumAVX2(SB), NOSPLIT, $8-33

@@ -34,3 +34,6 @@ const (
 	SumStretch = sumStretch
 	DotStretch = dotStretch
 )
+
+// Extent is the extent of the exponents of x, or of the products of x and y.
+func (k kernels) Extent(x, y []float64) (low, high int) { return k.extent(x, y, 1) }

@@ -36,8 +36,9 @@ const (
 	// From so many blocks of products on, which are different, a table is worth emptying; measured.
 	wideTable = 4
 
-	// What the kernel for limbs takes at once.
-	limbBatch = 8
+	// What the kernels for limbs and for exponents take at once.
+	limbBatch   = 8
+	extentBatch = 4
 
 	// A block that a kernel hands back goes to the integers, and then as many more terms before the
 	// kernel is tried again; twice as many each time, up to this many blocks.
@@ -228,7 +229,7 @@ func (a *Accumulator) dotKernel(k kernels, x, y []float64) {
 			continue
 		}
 		n = min(len(x), dotBlock)
-		low, high := extent(x[:n], y[:n], 1)
+		low, high := k.extent(x[:n], y[:n], 1)
 		if best := aboveFor(high); best != above && high <= low+dotRoom {
 			above = best
 			continue

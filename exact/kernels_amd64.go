@@ -57,6 +57,8 @@ func (k kernels) lanes() int {
 	return 4
 }
 
+func (kernels) extents(x, y *float64, n int) (low, high int) { return extentsAVX2(x, y, n) }
+
 func (kernels) limbs(x *float64, n int, limb *[limbs]int64) (done int) {
 	return limbsAVX2(x, n, &limb[0])
 }

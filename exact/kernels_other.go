@@ -22,6 +22,8 @@ func (kernels) farDot(_, _ *float64, _ int, _ *float64, _ *wideState) (int, bool
 	panic("exact: no kernel")
 }
 
+func (kernels) extents(_, _ *float64, _ int) (int, int) { panic("exact: no kernel") }
+
 func (kernels) lanes() int { panic("exact: no kernel") }
 
 func (kernels) widen(*float64, *float32, int) { panic("exact: no kernel") }

@@ -260,3 +260,48 @@ func TestKernelsInAnyEnvironment(t *testing.T) {
 		}
 	}
 }
+
+// TestExtent: the kernels find the exponents of what is not zero, whatever its sign and its place.
+func TestExtent(t *testing.T) {
+	r := rand.New(rand.NewPCG(41, 42))
+	exponent := func(v float64) int { return int(math.Float64bits(v) >> 52 & 0x7ff) }
+	of := func(x, y []float64) (low, high int) {
+		low = math.MaxInt
+		for i, v := range x {
+			e := exponent(v)
+			if y != nil {
+				e += exponent(y[i])
+			}
+			if v != 0 && (y == nil || y[i] != 0) {
+				low, high = min(low, e), max(high, e)
+			}
+		}
+		return low, high
+	}
+	for n := range 40 {
+		for range 100 {
+			x, y := draw(r, n, finite), draw(r, n, finite)
+			for i := range x {
+				switch r.IntN(5) {
+				case 0:
+					x[i] = math.Copysign(0, x[i])
+				case 1:
+					y[i] = math.Copysign(0, y[i])
+				case 2:
+					x[i] = math.Copysign(math.SmallestNonzeroFloat64, x[i])
+				}
+			}
+			for _, k := range exact.Kernels()[1:] {
+				for _, z := range [][]float64{nil, y, x} {
+					low, high := k.Extent(x, z)
+					wantLow, wantHigh := of(x, z)
+					if wantLow > wantHigh {
+						require.Greater(t, low, high, "%v %v", x, z)
+						continue
+					}
+					require.Equal(t, []int{wantLow, wantHigh}, []int{low, high}, "%v %v", x, z)
+				}
+			}
+		}
+	}
+}

@@ -91,7 +91,7 @@ func (a *Accumulator) addLevels(k kernels, x, y []float64) []float64 {
 		n := min(len(x), wideBlock)
 		block, others := x[:n], y[:min(n, len(y))]
 		if l != nil && l != &kinds[0] { // which takes longer, and may not be needed any more
-			if low, high := extent(block, others, max(n/samples, 1)); kinds[0].fits(low, high) {
+			if low, high := k.extent(block, others, max(n/samples, 1)); kinds[0].fits(low, high) {
 				l = nil
 			}
 		}
@@ -109,10 +109,10 @@ func (a *Accumulator) addLevels(k kernels, x, y []float64) []float64 {
 // where its levels begin; nil if there is none.
 func (a *Accumulator) addFirst(k kernels, kinds []levels, x, y []float64) (l *levels, top int) {
 	most := &kinds[len(kinds)-1]
-	if low, high := extent(x, y, max(len(x)/samples, 1)); !most.fits(low, high) {
+	if low, high := k.extent(x, y, max(len(x)/samples, 1)); !most.fits(low, high) {
 		return nil, 0
 	}
-	low, high := extent(x, y, 1)
+	low, high := k.extent(x, y, 1)
 	high++ // what follows may be a little larger
 	for i := range kinds {
 		l = &kinds[i]
@@ -125,36 +125,23 @@ func (a *Accumulator) addFirst(k kernels, kinds []levels, x, y []float64) (l *le
 
 // extent returns the smallest and the largest of the exponent fields of x, or of their sums for the
 // products of x and y, zeroes apart; low is more than high if there are none. It looks at one in step.
-func extent(x, y []float64, step int) (low, high int) {
-	switch {
-	case len(y) == 0:
-	case &x[0] == &y[0]: // squares
-		low, high = extent(x, nil, step)
-		return 2 * low, 2 * high
-	default:
-		return productExtent(x, y, step)
+func (k kernels) extent(x, y []float64, step int) (low, high int) {
+	if len(y) < len(x) {
+		low, high = k.extent(x, x, step)
+		return low / 2, high / 2
 	}
-	lowest, highest := uint64(math.MaxUint64), uint64(0)
-	for i := 0; i < len(x); i += step {
-		b := math.Float64bits(x[i]) << 1
-		lowest, highest = min(lowest, b-1), max(highest, b) // -1: a zero is the largest
-	}
-	if highest == 0 {
-		return 2 * expInf, 0
-	}
-	return int((lowest + 1) >> (mantBits + 1)), int(highest >> (mantBits + 1))
-}
-
-func productExtent(x, y []float64, step int) (low, high int) {
-	y = y[:len(x)]
 	low = 2 * expInf
+	if whole := len(x) &^ (extentBatch - 1); step == 1 && whole > 0 {
+		low, high = k.extents(&x[0], &y[0], whole)
+		x, y = x[whole:], y[whole:]
+	}
+	y = y[:len(x)]
 	for i := 0; i < len(x); i += step {
 		bx, by := math.Float64bits(x[i])<<1, math.Float64bits(y[i])<<1
-		if bx == 0 || by == 0 {
-			continue
+		if bx != 0 && by != 0 {
+			e := int(bx>>(mantBits+1) + by>>(mantBits+1))
+			low, high = min(low, e), max(high, e)
 		}
-		e := int(bx>>(mantBits+1) + by>>(mantBits+1))
-		low, high = min(low, e), max(high, e)
 	}
 	return low, high
 }

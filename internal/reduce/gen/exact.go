@@ -690,6 +690,60 @@ func limbKernel(name string) {
 	RET()
 }
 
+// extentKernel finds the smallest and the largest exponent of products.
+func extentKernel(name string) {
+	const width, lanes = 32, 4
+	TEXT(name, NOSPLIT, "func(x, y *float64, n int) (low, high int)")
+	Pragma("noescape")
+	Doc(name+" returns the smallest and the largest sum of the exponent fields of x and y among n",
+		"elements, a multiple of four, of which neither is zero; low is more than high if there are none.")
+	x := Load(Param("x"), GP64())
+	y := Load(Param("y"), GP64())
+	n := Load(Param("n"), GP64())
+	none, low, high := YMM(), YMM(), YMM()
+	zero(none)
+	zero(high)
+	VPCMPEQD(low, low, low)
+	i := GP64()
+	XORQ(i, i)
+	Label("register")
+	SUBQ(Imm(lanes), n)
+	JB(LabelRef("end"))
+	var bits, absent [2]reg.VecVirtual
+	for k, p := range []reg.Register{x, y} {
+		bits[k], absent[k] = YMM(), YMM()
+		VMOVDQU(Mem{Base: p, Index: i, Scale: 1}, bits[k])
+		VPADDQ(bits[k], bits[k], bits[k]) // without the sign
+		VPCMPEQQ(none, bits[k], absent[k])
+		VPSRLQ(Imm(53), bits[k], bits[k])
+	}
+	VPOR(absent[0], absent[1], absent[1])
+	e := bits[1]
+	VPADDQ(bits[0], e, e)
+	VPOR(absent[1], e, absent[0])
+	VPANDN(e, absent[1], e)
+	VPMINUD(absent[0], low, low)
+	VPMAXUD(e, high, high)
+	ADDQ(Imm(width), i)
+	JMP(LabelRef("register"))
+	Label("end")
+	for k, v := range []reg.VecVirtual{low, high} {
+		fold := VPMINUD
+		if k == 1 {
+			fold = VPMAXUD
+		}
+		half, r := XMM(), GP32()
+		VEXTRACTI128(Imm(1), v, half)
+		fold(half, v.AsX(), v.AsX())
+		VPSHUFD(Imm(0x4e), v.AsX(), half)
+		fold(half, v.AsX(), v.AsX())
+		VMOVD(v.AsX(), r)
+		Store(r.As64(), ReturnIndex(k))
+	}
+	VZEROUPPER()
+	RET()
+}
+
 // widenKernel makes float64 of float32, exactly.
 func widenKernel(name string) {
 	TEXT(name, NOSPLIT, "func(dst *float64, src *float32, n int)")
@@ -732,6 +786,7 @@ func exact(width int, suffix string) {
 	if width == 32 {
 		widenKernel("widen" + suffix)
 		limbKernel("limbs" + suffix)
+		extentKernel("extents" + suffix)
 	}
 	sumKernel(width, "sum"+suffix)
 	dotKernel(width, "dot"+suffix)
