@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -76,12 +77,16 @@ func (h *hostEntry) print(b *bytes.Buffer) {
 	for _, p := range h.HugePages {
 		line("huge pages", "%d of %s, %d free", p.Total, sizeText(p.SizeBytes), p.Free)
 	}
+	first := ""
+	if slices.ContainsFunc(h.HugePages, func(p hugePageEntry) bool { return p.SizeBytes == 2<<20 && p.Free > 0 }) {
+		first = "from 2 MiB on huge pages of the pool, while there are any; then "
+	}
 	switch h.SharedHuge {
 	case "":
 	case "never", "deny":
-		line("Alloc", "pages of 4 KiB; large ones: echo advise >/sys/kernel/mm/transparent_hugepage/shmem_enabled")
+		line("Alloc", first+"pages of 4 KiB; large ones: echo advise >/sys/kernel/mm/transparent_hugepage/shmem_enabled")
 	default:
-		line("Alloc", "huge pages where they fit (shmem_enabled is %s)", h.SharedHuge)
+		line("Alloc", first+"huge pages where they fit (shmem_enabled is %s)", h.SharedHuge)
 	}
 	if h.Transport != "" {
 		line(channel.EnvTransport, "%s", h.Transport)

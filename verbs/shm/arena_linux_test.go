@@ -47,6 +47,7 @@ func pages(t *testing.T, ar *arena) int64 {
 // TestPagesGoBack: an unused arena occupies no memory. Its pages are allocated again, and zero,
 // before any of it is used, in part or as a whole.
 func TestPagesGoBack(t *testing.T) {
+	noPool(t)
 	const size = 8 << 20
 	var a arenas
 	made := 0
@@ -88,6 +89,7 @@ func TestPagesGoBack(t *testing.T) {
 // TestPagesGone: if returned pages cannot be allocated again, that is an error, not a fault, and
 // the block stays free.
 func TestPagesGone(t *testing.T) {
+	noPool(t)
 	const size = 2 << 20
 	var a arenas
 	b, err := a.alloc(size, func(*arena) {})

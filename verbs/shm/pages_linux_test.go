@@ -3,11 +3,14 @@ package shm
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // TestHugePages: large arenas ask for huge pages, in the process that makes them and in others.
@@ -15,6 +18,7 @@ func TestHugePages(t *testing.T) {
 	if _, err := os.Stat("/sys/kernel/mm/transparent_hugepage"); err != nil {
 		return // the kernel has none
 	}
+	noPool(t)
 	for _, c := range []struct {
 		size int
 		asks bool
@@ -32,8 +36,105 @@ func TestHugePages(t *testing.T) {
 	}
 }
 
-// asksHuge says whether the mapping that begins with b has flag hg: see proc_pid_smaps(5).
-func asksHuge(t *testing.T, b []byte) bool {
+// noPool lets arenas have no huge pages of the pool, whatever the system has.
+func noPool(t *testing.T) {
+	before := poolFolder
+	t.Cleanup(func() { poolFolder = before })
+	poolFolder = t.TempDir() + "/"
+}
+
+// TestPool: large arenas have huge pages of the pool, in the process that makes them and in others, and these go
+// back when nothing is left in them.
+func TestPool(t *testing.T) {
+	free := poolFree()
+	need.Probe(t, "8 free huge pages of 2 MiB (sysctl vm.nr_hugepages)", enough(free, 8))
+	var a arenas
+	alloc := func(size int) block {
+		b, err := a.alloc(size, func(*arena) {})
+		require.NoError(t, err)
+		require.Equal(t, -1, slices.IndexFunc(b.mem, func(v byte) bool { return v != 0 }))
+		for i := range b.mem {
+			b.mem[i] = 0xff
+		}
+		return b
+	}
+	large, small := alloc(3<<20), alloc(512<<10)
+	require.Same(t, large.arena, small.arena)
+	require.Len(t, large.arena.mem, 4<<20)
+	require.Equal(t, free-2, poolFree())
+	require.True(t, hasFlag(t, large.arena.mem, "ht"))
+	fd, err := unix.Dup(large.arena.fd)
+	require.NoError(t, err)
+	theirs, err := openSegment(fd, 4<<20)
+	require.NoError(t, err)
+	require.True(t, hasFlag(t, theirs.mem, "ht"))
+	theirs.mem[1] = 7
+	require.EqualValues(t, 7, large.mem[1])
+	require.NoError(t, theirs.close())
+
+	require.Nil(t, a.release(large))
+	a.trim()
+	a.trim()
+	require.Equal(t, free-2, poolFree(), "one of its blocks is in use")
+	again := alloc(2 << 20)
+	require.Same(t, small.arena, again.arena)
+	require.Nil(t, a.release(again))
+	ar := a.release(small)
+	require.NotNil(t, ar)
+	require.NoError(t, ar.giveBack())
+	require.Equal(t, free, poolFree())
+
+	a.next = lastReturned + 1
+	kept := alloc(2 << 20)
+	require.Nil(t, a.release(kept))
+	require.Same(t, kept.arena, alloc(1<<20).arena)
+	require.NoError(t, a.close())
+	require.Equal(t, free, poolFree())
+}
+
+// TestPoolIsEmpty: where the pool has too few pages, or the kernel does not give them, arenas have others.
+func TestPoolIsEmpty(t *testing.T) {
+	open := func() int {
+		list, err := os.ReadDir("/proc/self/fd")
+		require.NoError(t, err)
+		return len(list)
+	}
+	before, real := open(), poolFree()
+	require.Nil(t, createPooled((real+1)*hugePage))
+	require.Nil(t, createPooled(hugePage-1))
+	says := func(free, reserved string) {
+		noPool(t)
+		require.NoError(t, os.WriteFile(poolFolder+"free_hugepages", []byte(free+"\n"), 0o600))
+		require.NoError(t, os.WriteFile(poolFolder+"resv_hugepages", []byte(reserved+"\n"), 0o600))
+	}
+	says("1000000", "0") // others have taken them meanwhile
+	require.Equal(t, 1000000, poolFree())
+	require.Nil(t, createPooled((real+1)*hugePage))
+	says("2", "1")
+	require.Equal(t, 1, poolFree())
+	require.Nil(t, createPooled(2*hugePage))
+	noPool(t)
+	require.Zero(t, poolFree())
+	var a arenas
+	b, err := a.alloc(hugePage, func(*arena) {})
+	require.NoError(t, err)
+	require.False(t, b.arena.pool)
+	require.NoError(t, a.close())
+	require.Equal(t, before, open())
+}
+
+func enough(n, want int) error {
+	if n < want {
+		return fmt.Errorf("there are %d", n)
+	}
+	return nil
+}
+
+// asksHuge says whether the mapping that begins with b has been advised to have huge pages.
+func asksHuge(t *testing.T, b []byte) bool { return hasFlag(t, b, "hg") }
+
+// hasFlag says whether the mapping that begins with b has a flag: see proc_pid_smaps(5).
+func hasFlag(t *testing.T, b []byte, flag string) bool {
 	all, err := os.ReadFile("/proc/self/smaps")
 	require.NoError(t, err)
 	_, after, found := strings.Cut(string(all), fmt.Sprintf("%x-", &b[0]))
@@ -41,5 +142,5 @@ func asksHuge(t *testing.T, b []byte) bool {
 	_, after, found = strings.Cut(after, "VmFlags:")
 	require.True(t, found)
 	flags, _, _ := strings.Cut(after, "\n")
-	return strings.Contains(flags+" ", " hg ")
+	return strings.Contains(flags+" ", " "+flag+" ")
 }

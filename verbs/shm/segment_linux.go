@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,6 +24,7 @@ type segment struct {
 	mem  []byte
 	fd   int  // -1 for a peer's segment: closed once mapped
 	lent bool // see createSegment
+	pool bool // of huge pages of the system's pool, which go back together
 }
 
 const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
@@ -65,6 +68,54 @@ func createSegment(name string, size int, lent bool) (*segment, error) {
 	return s, nil
 }
 
+// createPooled creates a segment of at least size bytes of the system's pool of huge pages, all of them
+// allocated; nil if size is less than a page, or the pool has too few.
+func createPooled(size int) *segment {
+	if size < hugePage {
+		return nil
+	}
+	size = (size + hugePage - 1) &^ (hugePage - 1)
+	if poolFree() < size/hugePage {
+		return nil
+	}
+	fd, err := unix.MemfdCreate("sluice-arena", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_HUGETLB|unix.MFD_HUGE_2MB)
+	if err != nil {
+		return nil
+	}
+	s := &segment{fd: fd, lent: true, pool: true}
+	if err = unix.Ftruncate(fd, int64(size)); err == nil {
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals)
+	}
+	if err == nil {
+		s.mem, err = retire.Map(fd, size, unix.MAP_SHARED)
+	}
+	if err == nil {
+		err = touch(s.mem)
+	}
+	if err != nil {
+		s.close()
+		return nil
+	}
+	return s
+}
+
+// poolFolder is where the kernel says what is in the pool: a variable for tests alone.
+var poolFolder = "/sys/kernel/mm/hugepages/hugepages-2048kB/"
+
+// poolFree returns how many huge pages of the pool may be had.
+func poolFree() int {
+	n := 0
+	for name, sign := range map[string]int{"free_hugepages": 1, "resv_hugepages": -1} {
+		text, err := os.ReadFile(poolFolder + name)
+		if err != nil {
+			return 0
+		}
+		v, _ := strconv.Atoi(strings.TrimSpace(string(text)))
+		n += sign * v
+	}
+	return n
+}
+
 // allocate allocates the pages of a range through this process's mapping: the kernel counts them as
 // its memory, and ends it, not others, where the room that was there has gone meanwhile.
 func (s *segment) allocate(off, n int) error {
@@ -88,19 +139,22 @@ func populate(fd int, mem []byte, off, n int) error {
 		}
 		unix.Madvise(mem[off:off+n], advice) // best effort
 	}
+	err := touch(mem[off : off+n])
+	if err != unix.EINVAL {
+		return os.NewSyscallError("madvise", err)
+	}
+	err = fallocate(fd, 0, off, n)
+	for i := off; i < off+n && err == nil; i += blockAlign {
+		atomic.AddUint32((*uint32)(unsafe.Pointer(&mem[i])), 0) // maps the page
+	}
+	return err
+}
+
+// touch allocates and maps pages. Linux can do so from 5.14 on; EINVAL before.
+func touch(mem []byte) error {
 	for {
-		switch err := madvise(mem[off:off+n], unix.MADV_POPULATE_WRITE); err {
-		case nil:
-			return nil
-		case unix.EINTR, unix.EAGAIN:
-		case unix.EINVAL: // before Linux 5.14
-			err := fallocate(fd, 0, off, n)
-			for i := off; i < off+n && err == nil; i += blockAlign {
-				atomic.AddUint32((*uint32)(unsafe.Pointer(&mem[i])), 0) // maps the page
-			}
+		if err := madvise(mem, unix.MADV_POPULATE_WRITE); err != unix.EINTR && err != unix.EAGAIN {
 			return err
-		default:
-			return os.NewSyscallError("madvise", err)
 		}
 	}
 }
@@ -233,7 +287,8 @@ func viewControl(s *segment) (*control, error) {
 // a freed block is merged with free neighbours. The pages of free blocks are returned to the system: at
 // once if an arena is entirely unused and larger than arenaSize, otherwise when they have been free for
 // trimAfter, because they are often needed again. Beyond keepUnused an unused arena is given back, and
-// its number is not used again.
+// its number is not used again; one of huge pages of the pool is given back as soon as it is unused, for its
+// pages could not be had again one by one.
 type arenas struct {
 	growing sync.Mutex // one allocation at a time; taken before Context.mu, which is taken before mu
 	mu      sync.Mutex
@@ -340,10 +395,13 @@ func (a *arenas) alloc(size int, created func(*arena)) (block, error) {
 	if a.next == maxArenas {
 		return block{}, fmt.Errorf("%w: %d arenas", verbs.ErrNoMemory, maxArenas)
 	}
-	page := os.Getpagesize()
-	s, err := createSegment("arena", (max(n, arenaSize)+page-1)/page*page, true)
-	if err != nil {
-		return block{}, err
+	s := createPooled(n)
+	if s == nil {
+		page := os.Getpagesize()
+		var err error
+		if s, err = createSegment("arena", (max(n, arenaSize)+page-1)/page*page, true); err != nil {
+			return block{}, err
+		}
 	}
 	ar := &arena{segment: s, all: s.mem, of: a}
 	a.mu.Lock()
@@ -356,7 +414,7 @@ func (a *arenas) alloc(size int, created func(*arena)) (block, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if n < len(s.mem) {
-		ar.free = []span{{off: n, n: len(s.mem) - n, pages: true}}
+		ar.free = []span{{off: n, n: len(s.mem) - n, pages: !s.pool}}
 	}
 	return block{ar, 0, s.mem[:size:size]}, nil
 }
@@ -410,12 +468,12 @@ func (ar *arena) take(n int) (span, bool) {
 func (a *arenas) release(b block) (returned *arena) {
 	ar := b.arena
 	a.mu.Lock()
-	whole := a.give(ar, span{off: b.off, n: (len(b.mem) + blockAlign - 1) &^ (blockAlign - 1), pages: true})
+	whole := a.give(ar, span{off: b.off, n: (len(b.mem) + blockAlign - 1) &^ (blockAlign - 1), pages: !ar.pool})
 	if whole && a.drop(ar) {
 		a.mu.Unlock()
 		return ar
 	}
-	if !whole || len(ar.mem) <= arenaSize {
+	if !whole || len(ar.mem) <= arenaSize || ar.pool {
 		a.trimLater()
 		a.mu.Unlock()
 		return nil
@@ -484,7 +542,7 @@ func (a *arenas) drop(ar *arena) bool {
 		}
 	}
 	i := slices.Index(a.list, ar)
-	if i < 0 || n <= keepUnused || ar.id > lastReturned {
+	if i < 0 || n <= keepUnused && !ar.pool || ar.id > lastReturned {
 		return false
 	}
 	a.list = slices.Delete(a.list, i, i+1)
