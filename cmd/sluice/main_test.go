@@ -334,6 +334,8 @@ func testExitStatus(t *testing.T, b bed) {
 		{"not found", []string{"-n", "2", "no-such-program-anywhere"}, 127, "rank 0: exec"},
 		{"no such file", []string{"-n", "2", "/no/such/file"}, 127, "no such file"},
 		{"not executable", []string{"-n", "2", plain}, 126, "permission denied"},
+		{"no such folder", []string{"-n", "2", "--wdir", "/no/such", b.self}, 126, "rank 0: cannot run in /no/such: no such file or directory"},
+		{"a folder that is none", []string{"-n", "2", "--wdir", plain, b.self}, 126, "cannot run in " + plain + ": not a directory"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

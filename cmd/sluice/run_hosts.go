@@ -37,7 +37,7 @@ type programFlags struct {
 func (p *programFlags) add(flags *pflag.FlagSet) {
 	flags.IntVarP(&p.size, "ranks", "n", 1, "`number` of processes; with -H or --hostfile, all slots if it is not given")
 	flags.StringArrayVarP(&p.set, "export", "x", nil, "`NAME[=VALUE]` of a variable that ranks have on all hosts; without a value that of sluice. Those whose names begin with SLUICE_ or COLL_ are passed on anyway")
-	flags.StringVar(&p.dir, "wdir", "", "`folder` in which the program runs; otherwise that of sluice, or, on a host that has not got it, that in which the agent starts")
+	flags.StringVar(&p.dir, "wdir", "", "`folder` in which the program runs, on all hosts; otherwise that of sluice, or, on a host that has not got it, that in which the agent starts")
 }
 
 func (p *placement) add(flags *pflag.FlagSet) {

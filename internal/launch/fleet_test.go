@@ -247,7 +247,21 @@ func TestFleetNoProgram(t *testing.T) {
 	o := across(t, options(t, 2, "wait"), "")
 	o.Dir = "/no/such/folder"
 	_, err := Run(procs.Within(t), o)
-	require.ErrorIs(t, err, os.ErrNotExist)
+	require.ErrorContains(t, err, "rank 0: cannot run in /no/such/folder: no such file or directory")
+}
+
+// A relative folder is one of the launcher's on every host.
+func TestFleetFolder(t *testing.T) {
+	t.Chdir(t.TempDir())
+	require.NoError(t, os.Mkdir("run", 0o700))
+	here, err := filepath.Abs("run")
+	require.NoError(t, err)
+	var out bytes.Buffer
+	o := across(t, options(t, 2, ""), "cd /")
+	o.Args, o.Dir, o.Stdout = []string{"pwd"}, "run", &out
+	_, err = Run(procs.Within(t), o)
+	require.NoError(t, err)
+	require.Equal(t, strings.Repeat(here+"\n", 2), out.String())
 }
 
 // An agent that is killed takes its ranks with it, and its host is named; so is one that is stopped.

@@ -93,7 +93,7 @@ type Options struct {
 	Args []string  // the program, looked up in PATH, and its arguments
 	Env  []string  // environment as NAME=value; nil for that of this process
 	Set  []string  // variables besides, which override those of Env, on all hosts
-	Dir  string    // working directory; empty for that of this process
+	Dir  string    // working directory, on all hosts; empty for that of this process
 	More []Program // further programs, whose ranks follow
 
 	// Hosts are where the ranks run; nil: on this host.
@@ -282,10 +282,12 @@ func newJob(o Options) (*job, error) {
 		p := &programs[i]
 		p.environment = slices.Concat(j.environment, p.Set)
 		if p.Dir != "" {
-			// PWD must name the directory in which the program runs.
-			if dir, err := filepath.Abs(p.Dir); err == nil {
-				p.environment = append(p.environment, "PWD="+dir)
+			dir, err := filepath.Abs(p.Dir) // the same on all hosts
+			if err != nil {
+				return nil, err
 			}
+			p.Dir = dir
+			p.environment = append(p.environment, "PWD="+dir)
 		}
 	}
 	if o.Hosts != nil {
@@ -539,8 +541,8 @@ func (j *job) start(i int) (*child, error) {
 		defer f.done()
 	}
 	if err := cmd.Start(); err != nil {
-		if _, none := os.Stat(cmd.Dir); cmd.Dir != "" && none != nil {
-			err = none // Start names the program
+		if _, e := os.Stat(p.Dir + "/."); p.Dir != "" && e != nil { // Start names the program
+			err = fmt.Errorf("cannot run in %s: %v", p.Dir, errors.Unwrap(e)) // it is not the program that is missing
 		}
 		return nil, err
 	}
