@@ -86,6 +86,10 @@ func Join(ctx context.Context) (*Job, error) {
 	if err := checkValues(os.Getenv); err != nil {
 		return nil, err
 	}
+	warned := warnsFirst(os.LookupEnv)
+	if warned {
+		warnOfUnknown(ctx, os.Environ())
+	}
 	job, err := joinFrom(ctx, os.LookupEnv)
 	if err == nil {
 		if _, alone := job.x.(*local); !alone {
@@ -93,7 +97,7 @@ func Join(ctx context.Context) (*Job, error) {
 			entered.Store(true)
 		}
 	}
-	if err != nil || job.rank == 0 { // once a job, or where a misspelt name may be why
+	if !warned && (err != nil || job.rank == 0) { // a misspelt name may be why
 		warnOfUnknown(ctx, os.Environ())
 	}
 	return job, err
@@ -164,8 +168,9 @@ type loggerKey struct{}
 
 // WithLogger returns a context with which [Join] logs to l what explains a job that does not start:
 // which processes a rendezvous in this process refuses and why; after 3, 10 and 30 s, and then each minute,
-// what this rank waits for and why, or, at the lowest rank that has come, for which others; and, at rank 0,
-// variables that begin with SLUICE_ or COLL_ and are none of this library's. Without it nothing is logged.
+// what this rank waits for and why, or, at the lowest rank that has come, for which others; and, at rank 0
+// and at ranks that no launcher has started, variables that begin with SLUICE_ or COLL_ and are none of
+// this library's. Without it nothing is logged.
 func WithLogger(ctx context.Context, l *slog.Logger) context.Context {
 	return context.WithValue(ctx, loggerKey{}, l)
 }

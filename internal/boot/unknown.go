@@ -41,6 +41,14 @@ var ours = regexp.MustCompile(`^(SLUICE|COLL)_`)
 // SLUICE_PORT for one of that name: an address with "://".
 var notOurs = regexp.MustCompile(`TEST|BENCH|VM|LAM|INTEROP|_SERVICE_|_PORT_\d+_.*$`)
 
+// warnsFirst says whether this process is one that warns of unknown variables, as far as it knows before it has
+// joined: rank 0, which has the same as the others if a launcher has started them, else all.
+func warnsFirst(lookup func(string) (string, bool)) bool {
+	v := &values{lookup: lookup}
+	rank, _, ok := placeFrom(lookup)
+	return v.set(EnvRank) && !v.set(EnvLauncher) || ok && rank == 0
+}
+
 // warnOfUnknown logs which variables of the environment, a list of NAME=value, nothing reads.
 func warnOfUnknown(ctx context.Context, environment []string) {
 	known := KnownVariables()

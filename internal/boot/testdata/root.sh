@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs a command of the launchers in a root directory that bench/peers/root.sh has made, on host nodeA. A program
-# lies there as /tmp/program, and /tmp/rsh reaches host nodeB. Needs root. Usage:
+# Runs a command of the launchers in a root directory that bench/peers/root.sh has made, or in /, on host nodeA. A
+# program lies there as /tmp/program, and /tmp/rsh reaches host nodeB. Needs root. Usage:
 #
 #     root.sh ROOT PROGRAM command [argument]...
 #
@@ -16,7 +16,9 @@ shift 3
 
 ip link set lo up
 mount -t tmpfs hosts /run
-mkdir /run/netns
+mkdir /run/netns /run/tmp
+cp "$program" /run/tmp/program # before its folder may be covered
+chmod 1777 /run/tmp
 ip netns add b
 ip link add va type veth peer name vb netns b
 ip addr add 198.51.100.11/24 dev va
@@ -27,12 +29,11 @@ ip -n b link set lo up
 hostname nodeA
 
 for d in proc dev sys; do mount --rbind /$d "$root/$d"; done
-mount -t tmpfs tmp "$root/tmp"
+mount --bind /run/tmp "$root/tmp"
 mount --rbind /run "$root/run"
 printf '127.0.0.1 localhost\n198.51.100.11 nodeA\n198.51.100.12 nodeB\n' >/run/hosts
 touch "$root/etc/hosts"
 mount --bind /run/hosts "$root/etc/hosts"
-cp "$program" "$root/tmp/program"
 cat >"$root/tmp/rsh" <<'RSH'
 #!/bin/sh
 host=$1
