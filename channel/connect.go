@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/sluice-hpc/sluice/internal/boot"
-	"github.com/sluice-hpc/sluice/internal/coll"
 	"github.com/sluice-hpc/sluice/internal/keepalive"
 	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/lobby"
@@ -41,21 +40,14 @@ func (n *Node) meet(ctx context.Context) error {
 		return err
 	}
 	n.addresses = make([]address, n.size)
+	first, _, _ := parseSettings(all[0])
 	for i, b := range all {
-		var theirs coll.Settings
-		k, err := theirs.ParseBinary(b)
-		if err != nil {
-			return fmt.Errorf("rank %d: %w: %w", i, ErrProtocol, err)
-		}
-		if differ := coll.Diff(n.opt.coll, theirs); differ != "" {
-			return fmt.Errorf("%w: collective settings differ between rank %d and rank %d: %s", ErrInvalid, n.rank, i, differ)
-		}
-		differ, rest, err := n.opt.routes.differ(b[k:])
+		theirs, rest, err := parseSettings(b)
 		if err != nil {
 			return fmt.Errorf("rank %d: %w", i, err)
 		}
-		if differ != "" {
-			return fmt.Errorf("%w: message settings differ between rank %d and rank %d: %s", ErrInvalid, n.rank, i, differ)
+		if differ := first.differ(theirs); differ != "" {
+			return &boot.RankError{Rank: i, Err: ErrRefused, Text: fmt.Sprintf("settings differ between rank 0 and rank %d: %s", i, differ)}
 		}
 		if n.addresses[i], err = parseAddress(rest); err != nil {
 			return fmt.Errorf("rank %d: %w", i, err)
@@ -89,11 +81,11 @@ func (n *Node) introduction(ctx context.Context) ([]byte, error) {
 		return nil, err
 	}
 	mine := address{host: host, kernel: kernel, port: uint16(l.Addr().(*net.TCPAddr).Port), process: machine.Self(), addrs: addrs}
-	settings, err := n.opt.coll.AppendBinary(nil)
+	b, err := settings{n.opt.coll, n.opt.routes}.append(nil)
 	if err != nil {
 		return nil, err
 	}
-	return mine.append(n.opt.routes.append(settings)), nil
+	return mine.append(b), nil
 }
 
 // countDescriptors says if there are too few descriptors to connect to all ranks: within a host that

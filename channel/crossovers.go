@@ -104,8 +104,8 @@ func (r *routes) list() []crossing {
 	}
 }
 
-// settings returns the names of all settings that [WithTuning] accepts.
-func settings() []string {
+// settingNames returns the names of all settings that [WithTuning] accepts.
+func settingNames() []string {
 	names := coll.Variables()
 	for _, c := range new(routes).list() {
 		names = append(names, c.variable)
@@ -142,20 +142,48 @@ func (r routes) append(b []byte) []byte {
 	return b
 }
 
-// differ names the crossovers that differ from those of another rank, in b, and returns the
-// rest of b. Both ends of a queue need the same ones: buffers have the eager size.
-func (r routes) differ(b []byte) (string, []byte, error) {
-	list := r.list()
-	if len(b) < 4*len(list) {
-		return "", nil, fmt.Errorf("%w: %d bytes of crossovers", ErrProtocol, len(b))
+// settings are what all ranks must have alike: collectives are planned by them, and both ends of a
+// queue have buffers of the eager size.
+type settings struct {
+	coll   coll.Settings
+	routes routes
+}
+
+func (s settings) append(b []byte) ([]byte, error) {
+	b, err := s.coll.AppendBinary(b)
+	return s.routes.append(b), err
+}
+
+// parseSettings parses those of a rank, and returns what follows them.
+func parseSettings(b []byte) (s settings, rest []byte, err error) {
+	k, err := s.coll.ParseBinary(b)
+	if err != nil {
+		return s, nil, fmt.Errorf("%w: %w", ErrProtocol, err)
 	}
-	var differ []string
+	b = b[k:]
+	list := s.routes.list()
+	if len(b) < 4*len(list) {
+		return s, nil, fmt.Errorf("%w: %d bytes of crossovers", ErrProtocol, len(b))
+	}
 	for i, c := range list {
-		if theirs := binary.LittleEndian.Uint32(b[4*i:]); theirs != uint32(*c.value) {
-			differ = append(differ, fmt.Sprintf("%s is %d and %d", c.variable, *c.value, theirs))
+		*c.value = int(binary.LittleEndian.Uint32(b[4*i:]))
+	}
+	return s, b[4*len(list):], nil
+}
+
+// differ says what differs, as in "COLL_XSIZE is 1024 and 2048"; "" if nothing does.
+func (s settings) differ(o settings) string {
+	var differ []string
+	if text := coll.Diff(s.coll, o.coll); text != "" {
+		differ = append(differ, text)
+	}
+	theirs := o.routes.list()
+	for i, c := range s.routes.list() {
+		if *c.value != *theirs[i].value {
+			differ = append(differ, fmt.Sprintf("%s is %d and %d", c.variable, *c.value, *theirs[i].value))
 		}
 	}
-	return strings.Join(differ, ", "), b[4*len(list):], nil
+	return strings.Join(differ, ", ")
 }
 
 // DefaultCrossover returns the default, in bytes, of a message crossover, which is

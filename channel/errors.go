@@ -32,7 +32,7 @@ var (
 	// ErrPeerLeft: the peer closed its node, before or after it was connected.
 	ErrPeerLeft = errors.New("peer left")
 	// ErrRefused: Join has failed at all ranks because of a mistake of the process in the error: another
-	// size, version or program, or the number of another rank.
+	// size, version, program or setting, or the number of another rank.
 	ErrRefused = boot.ErrRefused
 	// ErrUnreachable: the node could not connect to the peer.
 	ErrUnreachable = errors.New("peer cannot be reached")

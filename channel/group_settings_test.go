@@ -66,7 +66,7 @@ func TestSettingsDiffer(t *testing.T) {
 		return nil
 	})
 	for _, err := range errs {
-		require.ErrorIs(t, err, ErrInvalid)
+		require.ErrorIs(t, err, ErrRefused)
 		require.ErrorContains(t, err, "COLL_XSIZE")
 		require.ErrorContains(t, err, "2048")
 	}

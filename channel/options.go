@@ -193,8 +193,8 @@ func (o *options) tune(env func(name string) string) error {
 	given := map[string]string{}
 	for _, s := range o.tuning {
 		name, value, ok := strings.Cut(s, "=")
-		if !ok || !slices.Contains(settings(), name) {
-			return fmt.Errorf("%w: unknown setting %q; known settings: %q", ErrInvalid, s, settings())
+		if !ok || !slices.Contains(settingNames(), name) {
+			return fmt.Errorf("%w: unknown setting %q; known settings: %q", ErrInvalid, s, settingNames())
 		}
 		given[name] = value
 	}

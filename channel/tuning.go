@@ -69,7 +69,7 @@ func readTuningFile(path string) (map[string]string, error) {
 }
 
 func parseTuning(path, text string) (map[string]string, error) {
-	given, names := map[string]string{}, append(settings(), EnvTransport)
+	given, names := map[string]string{}, append(settingNames(), EnvTransport)
 	n := 0
 	for line := range strings.Lines(text) {
 		n++

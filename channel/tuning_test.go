@@ -67,23 +67,24 @@ func TestEagerLimit(t *testing.T) {
 	}
 }
 
-// TestRoutesDiffer: ranks with different settings do not join.
-func TestRoutesDiffer(t *testing.T) {
-	ours, err := parseRoutes(func(string) string { return "" })
+// TestSettingsOnTheWire: what a rank tells of its settings is what the others compare, whichever rank compares.
+func TestSettingsOnTheWire(t *testing.T) {
+	o, err := newOptions(nil)
 	require.NoError(t, err)
-	theirs := ours
-	differ, rest, err := ours.differ(theirs.append([]byte(nil)))
+	ours := settings{o.coll, o.routes}
+	b, err := ours.append(nil)
 	require.NoError(t, err)
-	require.Empty(t, differ)
-	require.Empty(t, rest)
-	theirs.tcp.eager, theirs.rdma.read = 1, 2
-	wire := append(theirs.append(nil), "behind"...)
-	differ, rest, err = ours.differ(wire)
+	theirs, rest, err := parseSettings(append(b, "behind"...))
 	require.NoError(t, err)
-	require.Equal(t, EnvEagerTCP+" is 8192 and 1, "+EnvReadRDMA+" is 16384 and 2", differ)
+	require.Equal(t, ours, theirs)
+	require.Empty(t, ours.differ(theirs))
 	require.Equal(t, "behind", string(rest))
-	_, _, err = ours.differ(wire[:20])
-	require.ErrorIs(t, err, ErrProtocol)
+	for n := range b {
+		_, _, err = parseSettings(b[:n])
+		require.ErrorIs(t, err, ErrProtocol, "%d bytes of %d", n, len(b))
+	}
+	theirs.coll.XSize, theirs.routes.tcp.eager, theirs.routes.rdma.read = 7, 1, 2
+	require.Equal(t, fmt.Sprintf("COLL_XSIZE is %d and 7, %s is 8192 and 1, %s is 16384 and 2", ours.coll.XSize, EnvEagerTCP, EnvReadRDMA), ours.differ(theirs))
 }
 
 func TestTuningFileErrors(t *testing.T) {
@@ -131,7 +132,7 @@ func FuzzTuning(f *testing.F) {
 			return
 		}
 		for name := range given {
-			require.Contains(t, append(settings(), EnvTransport), name)
+			require.Contains(t, append(settingNames(), EnvTransport), name)
 		}
 	})
 }
