@@ -62,7 +62,8 @@ func TestVariables(t *testing.T) {
 		"besides those of launchers, which `sluice help launchers` lists. **all** says that every rank needs\n" +
 		"the same value. Of these, the variables under Tuning, and size, job and secret, are compared when the\n" +
 		"ranks connect, and a difference is an error; others are not compared. **rank** says that each rank reads\n" +
-		"its own. Rank 0 warns of names that begin with `SLUICE_` or `COLL_` and are not here.\n")
+		"its own. Rank 0, and each rank that no launcher has started, warns of names that begin with\n" +
+		"`SLUICE_` or `COLL_` and are not here.\n")
 	place := boot.Variables()
 	for _, v := range boot.ForeignVariables() {
 		if strings.HasPrefix(v.Name, "IMPI_") {

@@ -84,9 +84,9 @@ func (h *hostEntry) print(b *bytes.Buffer) {
 	switch h.SharedHuge {
 	case "":
 	case "never", "deny":
-		line("Alloc", first+"pages of 4 KiB; large ones: echo advise >/sys/kernel/mm/transparent_hugepage/shmem_enabled")
+		line("Alloc", "%spages of 4 KiB; large ones: echo advise >/sys/kernel/mm/transparent_hugepage/shmem_enabled", first)
 	default:
-		line("Alloc", first+"huge pages where they fit (shmem_enabled is %s)", h.SharedHuge)
+		line("Alloc", "%shuge pages where they fit (shmem_enabled is %s)", first, h.SharedHuge)
 	}
 	if h.Transport != "" {
 		line(channel.EnvTransport, "%s", h.Transport)

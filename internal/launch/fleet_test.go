@@ -247,7 +247,7 @@ func TestFleetNoProgram(t *testing.T) {
 	o := across(t, options(t, 2, "wait"), "")
 	o.Dir = "/no/such/folder"
 	_, err := Run(procs.Within(t), o)
-	require.ErrorContains(t, err, "rank 0: cannot run in /no/such/folder: no such file or directory")
+	require.ErrorContains(t, err, ": cannot run in /no/such/folder: no such file or directory")
 }
 
 // A relative folder is one of the launcher's on every host.
