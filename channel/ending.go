@@ -242,6 +242,9 @@ func (q *queue) arriveEnd(number uint32) error {
 	if number <= MaxStream {
 		return fmt.Errorf("%w: end of stream %d", ErrProtocol, number)
 	}
+	if q.telling >= maxStreams-MaxStream { // more than there are: the other side takes no answers
+		return fmt.Errorf("%w: end of stream %d, again before the answer", ErrProtocol, number)
+	}
 	e := q.endOf(number)
 	e.heard = true
 	o, i := q.out[number], q.in[number]

@@ -43,6 +43,7 @@ type queue struct {
 	reads   lane
 	ends    map[uint32]*streamEnd           // streams that one side has finished with
 	untold  int                             // of them, those not told to the other side
+	telling int                             // ends of streams in control
 	past    struct{ sent, received Counts } // of streams that have ended
 	gated   map[uint32]*Handle              // receives whose gate is open, by handle
 	landed  []*Handle                       // receives that are written, and wait in staging memory
@@ -100,7 +101,9 @@ func (q *queue) tell(h header) {
 	if e := q.ends[h.stream]; e != nil && e.told {
 		return
 	}
-	q.control = append(q.control, h)
+	if q.control = append(q.control, h); h.kind == queueEnd {
+		q.telling++
+	}
 	q.flush()
 }
 
@@ -118,6 +121,9 @@ func (q *queue) flush() {
 			break
 		}
 		q.post(q.control[n], more, i, b)
+		if q.control[n].kind == queueEnd {
+			q.telling--
+		}
 		n++
 	}
 	q.control = slices.Delete(q.control, 0, n)
