@@ -179,7 +179,7 @@ func TestAbortUnderLaunchers(t *testing.T) {
 				var status int
 				var out string
 				if launched {
-					status, out = command(t, bare("abort", abortSecret, envPIDs+"="+pids), append(args, me, culprit, does)...)
+					status, out = command(t, bare("abort", abortSecret, envPIDs+"="+pids, ranks.Folder(t)), append(args, me, culprit, does)...)
 				} else {
 					status, out = sluiceRun(t, launch.Options{
 						Size: 4, Args: []string{me, culprit, does}, Env: bare("abort", envPIDs+"="+pids),

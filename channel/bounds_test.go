@@ -49,7 +49,9 @@ func TestQueueBounds(t *testing.T) {
 			func(q *queue, _ *queueOut, _ *queueIn) bool { return q.credits == queueRecvs }},
 		{"ends of streams", func(q *queue, _ *queueOut, _ *queueIn) { q.credits, q.telling = 0, maxStreams-MaxStream-1 },
 			[]header{{kind: queueEnd, stream: MaxStream + 9}}, nil,
-			func(q *queue, _ *queueOut, _ *queueIn) bool { return q.telling == maxStreams-MaxStream && len(q.ends) == 0 }},
+			func(q *queue, _ *queueOut, _ *queueIn) bool {
+				return q.telling == maxStreams-MaxStream && len(q.ends) == 0
+			}},
 		{"ends of streams, without taking the answers", func(q *queue, _ *queueOut, _ *queueIn) { q.credits, q.telling = 0, maxStreams-MaxStream },
 			nil, []header{{kind: queueEnd, stream: MaxStream + 9}}, nil},
 		{"taken", func(_ *queue, o *queueOut, _ *queueIn) { o.ahead, o.taken = 5, 2 },

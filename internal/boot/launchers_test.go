@@ -179,7 +179,7 @@ func startWithin(t *testing.T, bound time.Duration, do string, env []string, arg
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
-	cmd.Env = append(WithoutLauncher(ranks.Environ(do)), env...)
+	cmd.Env = append(WithoutLauncher(ranks.Environ(do, ranks.Folder(t))), env...)
 	cmd.WaitDelay = 10 * time.Second
 	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError

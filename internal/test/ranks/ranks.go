@@ -79,6 +79,15 @@ func Environ(act string, more ...string) []string {
 	return append(append(os.Environ(), Variables(act)...), more...)
 }
 
+// Folder returns the variable that gives a launcher a folder of its own for temporary files. Jobs of Open MPI that
+// share one remove what another is about to create in. Its name is short, for sockets.
+func Folder(t testing.TB) string {
+	dir, err := os.MkdirTemp("", "mpi")
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return "TMPDIR=" + dir
+}
+
 // Command is a process of this program that plays an act, and is killed when ctx ends.
 func Command(ctx context.Context, act string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, Program(), args...)
