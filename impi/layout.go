@@ -45,7 +45,13 @@ func (c *Comm) IsendLayout(l channel.Layout, dest, tag int) (Request, error) {
 		return Request{}, err
 	}
 	packed := c.e.room.get(shape.Len())
+	c.e.lock.Unlock() // it takes time
 	shape.Gather(packed, 0)
+	c.e.lock.Lock()
+	if err := c.usable("send", shape, dest, tag); err != nil { // closed meanwhile
+		c.e.room.put(packed)
+		return Request{}, err
+	}
 	r, err := c.startSend(c.match, packed, nil, dest, tag, false)
 	if err != nil || r.over() {
 		c.e.room.put(packed)
