@@ -381,6 +381,9 @@ func testUsage(t *testing.T, b bed) {
 		{[]string{"run", "--bind=socket", "true"}, 2, "", `invalid value "socket" of --bind: want none or core or free` + "\n"},
 		{[]string{"run", "--bind=p", "true"}, 2, "", "want none or core or free"},
 		{[]string{"run", "--on-failure", "pray", "true"}, 2, "", "want kill or continue"},
+		{[]string{"run", "-H", "", "true"}, 2, "", `not a host: ""`},
+		{[]string{"run", "--hostfile", "", "true"}, 2, "", "no such file"},
+		{[]string{"run", "-H", "a", "--hostfile", "", "true"}, 2, "", "both --host and --hostfile are given"},
 		{[]string{"run", "--help"}, 0, "--on-failure kill|continue", ""},
 		{[]string{"version", "3"}, 2, "", `unexpected argument "3"`},
 	} {

@@ -63,11 +63,11 @@ func (p *placement) apply(cmd *cobra.Command, o *launch.Options, args []string) 
 	switch {
 	case p.silence < 0:
 		return fmt.Errorf("--host-timeout is %v, want 0 or more", p.silence)
-	case p.list != "" && p.file != "":
+	case cmd.Flags().Changed("host") && cmd.Flags().Changed("hostfile"):
 		return errors.New("both --host and --hostfile are given: give one of them")
-	case p.list != "":
+	case cmd.Flags().Changed("host"): // an empty list is an error: of a variable that is not set
 		h.List, err = launch.ParseHosts(p.list)
-	case p.file != "":
+	case cmd.Flags().Changed("hostfile"):
 		h.List, err = readHostfile(p.file)
 	}
 	if err != nil {

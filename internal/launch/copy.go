@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 
 	"github.com/sluice-hpc/sluice/internal/launch/wire"
 )
@@ -35,7 +36,11 @@ func (j *job) toCopy() (list []copied, err error) {
 	seen, rank := map[string]copied{}, 0
 	for i := range j.programs {
 		p := &j.programs[i]
-		path, err := exec.LookPath(p.Args[0])
+		path := p.Args[0]
+		if p.Dir != "" && filepath.Base(path) != path && !filepath.IsAbs(path) {
+			path = filepath.Join(p.Dir, path) // which start runs, too
+		}
+		path, err := exec.LookPath(path)
 		c, ok := seen[path]
 		if !ok {
 			if err == nil {

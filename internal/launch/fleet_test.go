@@ -404,6 +404,21 @@ func TestCopy(t *testing.T) {
 	}
 }
 
+// A relative path of a program is below its folder, copied or not.
+func TestCopyFolder(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(t.TempDir())
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "tool"), []byte("#!/bin/sh\npwd\n"), 0o700))
+	for _, copied := range []bool{false, true} {
+		var out bytes.Buffer
+		o := across(t, options(t, 2, ""), "export TMPDIR="+t.TempDir())
+		o.Args, o.Dir, o.Stdout, o.Hosts.Copy = []string{"./tool"}, dir, &out, copied
+		_, err := Run(procs.Within(t), o)
+		require.NoError(t, err)
+		require.Equal(t, strings.Repeat(dir+"\n", 2), out.String())
+	}
+}
+
 // What keeps a copy from being made is named.
 func TestCopyFails(t *testing.T) {
 	o := across(t, options(t, 2, "wait"), "export TMPDIR=/no/such/folder")
