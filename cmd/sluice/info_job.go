@@ -55,8 +55,9 @@ type notUsedEntry struct {
 func showJob(cmd *cobra.Command, timeout time.Duration, asJSON bool) (err error) {
 	ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 	defer cancel()
-	// The report contains what would be logged.
-	n, err := channel.Join(ctx, channel.WithLogger(slog.New(slog.DiscardHandler)), channel.WithConnectTimeout(min(timeout, channel.DefaultConnectTimeout)))
+	// The report contains what would be logged, but for warnings: for which rank this one waits, for example.
+	defer slog.SetLogLoggerLevel(slog.SetLogLoggerLevel(slog.LevelWarn))
+	n, err := channel.Join(ctx, channel.WithConnectTimeout(min(timeout, channel.DefaultConnectTimeout)))
 	if err != nil {
 		return err
 	}

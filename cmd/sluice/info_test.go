@@ -32,6 +32,7 @@ func init() {
 		test{"info as JSON", testInfoJSON},
 		test{"info of a job", testInfoJob},
 		test{"info of a job as JSON", testInfoJobJSON},
+		test{"info of a job that does not start as meant", testInfoJobWarns},
 		test{"info of a job of one", testInfoAlone},
 		test{"info of a wrong transport", testInfoWrong},
 	)
@@ -168,6 +169,13 @@ func testInfoJobJSON(t *testing.T, b bed) {
 			}
 		}
 	}
+}
+
+// testInfoJobWarns: what explains a job that does not start is on standard error.
+func testInfoJobWarns(t *testing.T, b bed) {
+	e := finish(t, b.command(t, "", "run", "-n", "2", "-x", "SLUICE_TRANSPRT=tcp", b.sluice, "info", "--job"))
+	require.Zero(t, e.status, e.stderr)
+	require.Contains(t, e.stderr, "SLUICE_TRANSPRT (is it SLUICE_TRANSPORT?)")
 }
 
 // testJobByServer: a server brings the ranks of a job of channels together.
