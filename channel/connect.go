@@ -40,14 +40,14 @@ func (n *Node) meet(ctx context.Context) error {
 		return err
 	}
 	n.addresses = make([]address, n.size)
-	first, _, _ := parseSettings(all[0])
+	most, usual := mostHave(all)
 	for i, b := range all {
 		theirs, rest, err := parseSettings(b)
 		if err != nil {
 			return fmt.Errorf("rank %d: %w", i, err)
 		}
-		if differ := first.differ(theirs); differ != "" {
-			return &boot.RankError{Rank: i, Err: ErrRefused, Text: fmt.Sprintf("settings differ between rank 0 and rank %d: %s", i, differ)}
+		if differ := usual.differ(theirs); differ != "" {
+			return &boot.RankError{Rank: i, Err: ErrRefused, Text: fmt.Sprintf("settings differ between rank %d and rank %d: %s", most, i, differ)}
 		}
 		if n.addresses[i], err = parseAddress(rest); err != nil {
 			return fmt.Errorf("rank %d: %w", i, err)
@@ -59,6 +59,24 @@ func (n *Node) meet(ctx context.Context) error {
 	n.countDescriptors()
 	n.wg.Go(n.accept)
 	return nil
+}
+
+// mostHave returns the settings that most ranks have, and the first rank that has them: where one rank differs,
+// it is that one that is named.
+func mostHave(all [][]byte) (rank int, usual settings) {
+	ranks, most := map[settings]int{}, 0
+	for _, b := range all {
+		s, _, err := parseSettings(b)
+		if ranks[s]++; err == nil {
+			most = max(most, ranks[s])
+		}
+	}
+	for i, b := range all {
+		if s, _, err := parseSettings(b); err == nil && ranks[s] == most {
+			return i, s
+		}
+	}
+	return 0, settings{}
 }
 
 // introduction listens, and returns what the other ranks are to know of this one.

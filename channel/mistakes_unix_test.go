@@ -91,6 +91,7 @@ var mistakes = []mistake{
 	{name: "another version", at: 2, act: "foreign", all: "rank 2 was refused: another version of the protocol, 9.0; this rendezvous has 1.", own: "version mismatch", culprit: "2"},
 	{name: "another tuning of collectives", at: 2, env: "COLL_XSIZE=4096", all: "rank 2 was refused: settings differ between rank 0 and rank 2: COLL_XSIZE is ", culprit: "2"},
 	{name: "another tuning of messages", at: 2, env: "SLUICE_TCP_EAGER=4096", all: "rank 2 was refused: settings differ between rank 0 and rank 2: SLUICE_TCP_EAGER is 8192 and 4096", culprit: "2"},
+	{name: "another tuning of rank 0", at: 0, env: "COLL_XSIZE=4096", all: "rank 0 was refused: settings differ between rank 1 and rank 0: COLL_XSIZE is ", culprit: "0"},
 	{name: "a setting that is no number", at: 1, env: "COLL_XSIZE=much", all: `rank 1 gave up: invalid argument: coll: COLL_XSIZE="much"`, own: `COLL_XSIZE="much"`, culprit: "1"},
 	{name: "a setting of rank 0 that is no number", at: 0, env: "COLL_XSIZE=much", all: `rank 0 gave up: invalid argument: coll: COLL_XSIZE="much"`, own: `COLL_XSIZE="much"`, culprit: "0"},
 	{name: "no tuning file", at: 2, env: "SLUICE_TUNING_FILE=/no/such/file", all: `rank 2 gave up: invalid argument: SLUICE_TUNING_FILE="/no/such/file"`, own: "no such file", culprit: "2"},
