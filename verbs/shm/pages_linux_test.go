@@ -6,10 +6,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-hpc/sluice/internal/retire"
 	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
@@ -102,15 +104,10 @@ func TestPoolIsEmpty(t *testing.T) {
 	before, real := open(), poolFree()
 	require.Nil(t, createPooled((real+1)*hugePage))
 	require.Nil(t, createPooled(hugePage-1))
-	says := func(free, reserved string) {
-		noPool(t)
-		require.NoError(t, os.WriteFile(poolFolder+"free_hugepages", []byte(free+"\n"), 0o600))
-		require.NoError(t, os.WriteFile(poolFolder+"resv_hugepages", []byte(reserved+"\n"), 0o600))
-	}
-	says("1000000", "0") // others have taken them meanwhile
+	says(t, "1000000", "0") // others have taken them meanwhile
 	require.Equal(t, 1000000, poolFree())
 	require.Nil(t, createPooled((real+1)*hugePage))
-	says("2", "1")
+	says(t, "2", "1")
 	require.Equal(t, 1, poolFree())
 	require.Nil(t, createPooled(2*hugePage))
 	noPool(t)
@@ -121,6 +118,52 @@ func TestPoolIsEmpty(t *testing.T) {
 	require.False(t, b.arena.pool)
 	require.NoError(t, a.close())
 	require.Equal(t, before, open())
+}
+
+// TestNothingRetired: memory that cannot be had costs no addresses of memory that has been closed. They must stay
+// mapped for slices that are used late.
+func TestNothingRetired(t *testing.T) {
+	real := poolFree()
+	size := (real + 1) * hugePage
+	closed, err := retire.Map(-1, size, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	require.NoError(t, err)
+	require.NoError(t, retire.Unmap(closed))
+	says(t, "1000000", "0") // others take the pages before they are mapped
+	require.Nil(t, createPooled(size))
+	require.True(t, mapped(closed))
+
+	kernel := madvise
+	t.Cleanup(func() { madvise = kernel })
+	madvise = func([]byte, int) error { return unix.ENOMEM }
+	fails := func() {
+		_, err := createSegment("test", os.Getpagesize(), true)
+		require.ErrorIs(t, err, unix.ENOMEM)
+	}
+	for range 1 << 10 { // as many ranges as retire keeps
+		fails()
+	}
+	require.True(t, mapped(closed))
+	if real == 0 {
+		return
+	}
+	for range 1 << 10 {
+		require.Nil(t, createPooled(hugePage))
+	}
+	require.True(t, mapped(closed))
+}
+
+// mapped says whether all pages of b are mapped.
+func mapped(b []byte) bool {
+	there := make([]byte, len(b)/os.Getpagesize())
+	_, _, e := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), uintptr(unsafe.Pointer(unsafe.SliceData(there))))
+	return e == 0
+}
+
+// says has the pool say what it has.
+func says(t *testing.T, free, reserved string) {
+	noPool(t)
+	require.NoError(t, os.WriteFile(poolFolder+"free_hugepages", []byte(free+"\n"), 0o600))
+	require.NoError(t, os.WriteFile(poolFolder+"resv_hugepages", []byte(reserved+"\n"), 0o600))
 }
 
 func enough(n, want int) error {

@@ -51,7 +51,7 @@ func createSegment(name string, size int, lent bool) (*segment, error) {
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
 		return nil, errors.Join(os.NewSyscallError("F_ADD_SEALS", err), s.close())
 	}
-	if s.lent = lent; lent {
+	if lent {
 		s.mem, err = retire.Map(fd, size, unix.MAP_SHARED)
 	} else if s.mem, err = unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
 		err = os.NewSyscallError("mmap", err)
@@ -63,8 +63,9 @@ func createSegment(name string, size int, lent bool) (*segment, error) {
 		err = s.allocate(0, size)
 	}
 	if err != nil {
-		return nil, errors.Join(err, s.close())
+		return nil, errors.Join(err, s.close()) // no slice of it is known: its addresses go
 	}
+	s.lent = lent
 	return s, nil
 }
 
@@ -82,20 +83,21 @@ func createPooled(size int) *segment {
 	if err != nil {
 		return nil
 	}
-	s := &segment{fd: fd, lent: true, pool: true}
+	s := &segment{fd: fd, pool: true}
 	if err = unix.Ftruncate(fd, int64(size)); err == nil {
 		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals)
 	}
-	if err == nil {
-		s.mem, err = retire.Map(fd, size, unix.MAP_SHARED)
+	if err == nil { // not retire.Map: addresses that it would give up are not what is lacking
+		s.mem, err = unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	}
 	if err == nil {
 		err = touch(s.mem)
 	}
 	if err != nil {
-		s.close()
+		s.close() // no slice of it is known: its addresses go
 		return nil
 	}
+	s.lent = true
 	return s
 }
 
