@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"os"
 	"os/signal"
 
@@ -22,8 +21,7 @@ func newAgent() *cobra.Command {
 			// A launcher that is gone is an error of writing, not a signal. Ignored, it would be so for the
 			// ranks, too.
 			signal.Notify(make(chan os.Signal, 1), brokenPipe...)
-			notice := func(text string) { fmt.Fprintln(cmd.ErrOrStderr(), text) }
-			return launch.Agent(cmd.Context(), os.Stdin, os.Stdout, folder, notice)
+			return launch.Agent(cmd.Context(), os.Stdin, os.Stdout, cmd.ErrOrStderr(), folder)
 		},
 	}
 	cmd.Flags().StringVar(&folder, "folder", "", "`folder` for programs that are sent along")

@@ -107,13 +107,15 @@ var kinds = []struct {
 
 // Agent starts the ranks that a launcher on another host asks for, at the other ends of in and out, and
 // returns when they have ended. When in ends, it kills them. Programs that the launcher sends are kept in
-// folder, which belongs to the caller; none may be sent if it is empty. Notice is that of [Options].
+// folder, which belongs to the caller; none may be sent if it is empty. Notices go to stderr, after a preamble,
+// before which it is the shell that writes there.
 //
 // An error is that of the conversation: that of a rank is told to the launcher.
-func Agent(ctx context.Context, in io.Reader, out io.Writer, folder string, notice func(text string)) error {
+func Agent(ctx context.Context, in io.Reader, out, stderr io.Writer, folder string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	a := &working{in: bufio.NewReaderSize(in, 64<<10), out: newOutbox(out), folder: folder, notice: notice}
+	a := &working{in: bufio.NewReaderSize(in, 64<<10), out: newOutbox(out), folder: folder, notice: func(text string) { fmt.Fprintln(stderr, text) }}
+	stderr.Write(wire.Preamble()) // an error would be one of the notices, too
 	a.out.put(wire.Preamble())
 	setup, err := a.receiveSetup()
 	if err != nil {

@@ -286,16 +286,13 @@ func (a *agent) serve() error {
 	noise, err := wire.Await(r)
 	late.Stop()
 	leave()
-	for line := range bytes.Lines(noise) {
-		a.said.Write(line)
-	}
 	if err != nil {
+		a.said.Write(noise)
 		if !hungUp(err) {
 			a.cmd.Process.Kill()
 		}
 		return a.noAgent(err, end())
 	}
-	a.said.goLive()
 	var wg sync.WaitGroup
 	if silence := a.silence(); silence > 0 {
 		wg.Go(func() { a.listen(silence) })
@@ -650,8 +647,8 @@ func (a *agent) taken(n int) error {
 	return nil
 }
 
-// said is what the shell of an agent writes to its standard error: the last of it is kept until the agent
-// has started, for an error; after that each line is told.
+// said is what comes on the standard error of the shell of an agent: the last of it is kept, for an error, up
+// to the preamble of the agent; after that each line is told.
 type said struct {
 	mu   sync.Mutex
 	tell func(line []byte)
@@ -666,7 +663,16 @@ func (s *said) Write(b []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := len(b)
-	for s.live {
+	if !s.live {
+		s.text = append(s.text, b...)
+		_, after, ok := bytes.Cut(s.text, wire.Preamble())
+		if !ok {
+			s.text = s.text[max(0, len(s.text)-maxSaid):]
+			return n, nil
+		}
+		s.live, s.text, b = true, nil, after
+	}
+	for {
 		line, rest, ok := bytes.Cut(b, []byte("\n"))
 		if s.text = append(s.text, line...); !ok && len(s.text) <= maxSaid {
 			return n, nil
@@ -674,15 +680,6 @@ func (s *said) Write(b []byte) (int, error) {
 		s.tell(bytes.TrimRight(s.text, "\r"))
 		s.text, b = s.text[:0], rest
 	}
-	s.text = append(s.text, b...)
-	s.text = s.text[max(0, len(s.text)-maxSaid):]
-	return n, nil
-}
-
-func (s *said) goLive() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.live, s.text = true, nil
 }
 
 // last returns what was written last.

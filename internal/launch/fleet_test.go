@@ -29,7 +29,7 @@ func init() {
 		if len(args) == 3 {
 			folder = args[2]
 		}
-		if err := Agent(context.Background(), os.Stdin, os.Stdout, folder, nil); err != nil {
+		if err := Agent(context.Background(), os.Stdin, os.Stdout, os.Stderr, folder); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
@@ -68,7 +68,9 @@ func TestFleet(t *testing.T) {
 	for _, line := range []string{"0 5 0 2", "1 5 1 2", "2 5 0 3", "3 5 1 3", "4 5 2 3"} {
 		require.Contains(t, out.String(), line+" [[0] [1] [2] [3] [4]]\n")
 	}
-	require.Empty(t, stderr.String())
+	for line := range strings.Lines(stderr.String()) { // of the agents
+		require.Regexp(t, "^host [ab]: (\\d+ ranks share \\d+ CPUs: .*|not bound to cores: .*)\n$", line)
+	}
 }
 
 // How ranks end decides as it does on one host.
@@ -469,7 +471,7 @@ func TestAgentProtocol(t *testing.T) {
 				}
 			}()
 			defer r.Close()
-			require.ErrorIs(t, Agent(procs.Within(t), r, io.Discard, "", nil), wire.ErrProtocol)
+			require.ErrorIs(t, Agent(procs.Within(t), r, io.Discard, io.Discard, ""), wire.ErrProtocol)
 		})
 	}
 }
@@ -480,7 +482,7 @@ func TestAgentOrphaned(t *testing.T) {
 	in, w := io.Pipe()
 	out, theirs := io.Pipe()
 	done := make(chan error, 1)
-	go func() { done <- Agent(procs.Within(t), in, theirs, "", nil); theirs.Close() }()
+	go func() { done <- Agent(procs.Within(t), in, theirs, io.Discard, ""); theirs.Close() }()
 	read := make(chan error, 1)
 	first := make(chan string)
 	go func() {
