@@ -20,6 +20,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/logbuf"
 	"github.com/sluice-hpc/sluice/internal/proof"
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -141,7 +142,7 @@ func TestStrangers(t *testing.T) {
 			once := func(what func(nc net.Conn)) {
 				nc, err := net.Dial("tcp", addr)
 				require.NoError(t, err)
-				nc.SetDeadline(time.Now().Add(time.Second))
+				nc.SetDeadline(time.Now().Add(ranks.Limit))
 				what(nc)
 				nc.Close()
 			}
@@ -175,7 +176,7 @@ func TestStrangers(t *testing.T) {
 			logged := func() bool {
 				return strings.Contains(j.String(), proof.ErrSecret.Error()) && strings.Contains(j.String(), proof.ErrGarbage.Error())
 			}
-			require.Eventually(t, logged, 10*time.Second, time.Millisecond, "%s", j)
+			require.Eventually(t, logged, ranks.Limit, time.Millisecond, "%s", j)
 			attack(func(net.Conn) {}) // a port scan
 			attack(noise)
 			attack(func(nc net.Conn) { nc.Write([]byte("GET / HTTP/1.0\r\n")) }) // a stray client
