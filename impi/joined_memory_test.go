@@ -311,3 +311,26 @@ func TestMemoryOfOthersClosedAtEnd(t *testing.T) {
 	require.ErrorIs(t, early, memory.ErrUsed)
 	require.NoError(t, m.Close())
 }
+
+// TestUnusedMemoryEnds: memory that a job has never used ends without it, however long the job takes to close.
+func TestUnusedMemoryEnds(t *testing.T) {
+	jobs := join(t, place{"shm", 2, 1, Config{Providers: []string{"shm"}}})
+	e := jobs[0].e
+	closing := func(yes bool) {
+		e.lock.Lock()
+		defer e.lock.Unlock()
+		e.closing = yes
+	}
+	closing(true) // as while Close waits for another host
+	defer closeAll(t, jobs)
+	defer closing(false)
+	k := memory.Share(make([]byte, 4096), memory.Kind{Freed: true})
+	ended := make(chan error, 1)
+	go func() { ended <- k.End() }()
+	select {
+	case err := <-ended:
+		require.NoError(t, err)
+	case <-within(t).Done():
+		require.Fail(t, "it waits for the job")
+	}
+}

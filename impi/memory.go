@@ -216,7 +216,7 @@ func (u user) LetGo(k *memory.Block, wait bool) (busy bool, err error) {
 		e.lock.Unlock()
 		return false, nil
 	}
-	if wait && e.closing {
+	if wait && e.closing && (m != nil || e.uses(k.Bytes)) {
 		e.lock.Unlock()
 		<-e.parted
 		e.lock.Lock()
