@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"sync"
 	"testing"
 	"unsafe"
 
@@ -12,6 +13,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/internal/memory"
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -125,7 +127,19 @@ func TestMemoryOfOthersOutlived(t *testing.T) {
 			require.EqualValues(t, 77, b[400_007])
 			require.NoError(t, lend[0].Close(), "again")
 		default:
-			closeAll(t, append(nodes, lend...)) // they wait for each other
+			var wg sync.WaitGroup
+			wg.Go(func() { closeAll(t, nodes) })
+			for _, n := range nodes { // has begun to close
+				ranks.Eventually(t, func() bool {
+					err := n.call()
+					if err == nil {
+						n.calls.Done()
+					}
+					return err != nil
+				})
+			}
+			closeAll(t, lend) // waits for them
+			wg.Wait()
 		}
 	}
 }
