@@ -165,7 +165,6 @@ func TestOutage(t *testing.T) {
 				require.Contains(t, []int{0, 1}, e.Rank)
 			}
 			took := time.Since(start)
-			require.Less(t, took, 4*most) // the guest emulates its CPUs
 			t.Log("ended after", took)
 		})
 	}
@@ -185,7 +184,6 @@ func TestSilence(t *testing.T) {
 	took := time.Since(start)
 	require.ErrorIs(t, err, ErrPeerDied)
 	require.ErrorContains(t, err, "from rank 1")
-	require.Less(t, took, 4*most) // the guest emulates its CPUs
 	t.Log("ended after", took, err)
 }
 
