@@ -45,7 +45,7 @@ func siege(ctx context.Context, n *Node, args []string) error {
 			}
 		}})
 	}
-	ctx, cancel := context.WithTimeout(ctx, limit/4)
+	ctx, cancel := context.WithTimeout(ctx, limit/2)
 	defer cancel()
 	errs := make([]error, n.Size())
 	var wg sync.WaitGroup

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // soon fails the test if f does not return.
@@ -19,7 +21,7 @@ func soon(t *testing.T, what string, f func()) {
 	}()
 	select {
 	case <-done:
-	case <-time.After(20 * time.Second):
+	case <-time.After(ranks.Limit):
 		require.FailNow(t, "hangs: "+what)
 	}
 }

@@ -163,7 +163,7 @@ type fakePMI struct {
 	// answer replaces an answer by another. After one that has no end the
 	// launcher hangs up. It may be nil.
 	answer func(rank int, request pmiLine, answer string) string
-	hold   chan struct{} // the barrier waits for its end; may be nil
+	hold   time.Duration // the barrier takes so much longer
 	bytes  bool          // speak one byte at a time
 
 	mu       sync.Mutex
@@ -268,9 +268,7 @@ func (f *fakePMI) reply(request pmiLine) string {
 		case <-out:
 		case <-f.quit:
 		}
-		if f.hold != nil {
-			<-f.hold
-		}
+		time.Sleep(f.hold)
 		f.mu.Lock()
 		return "cmd=barrier_out\n"
 	case "finalize":
@@ -328,10 +326,7 @@ func TestPMIJob(t *testing.T) {
 		{"a byte at a time", func(f *fakePMI) { f.bytes = true }, 1},
 		{"short values", func(f *fakePMI) { f.max = 64 }, 2},
 		{"long name", func(f *fakePMI) { f.name = strings.Repeat("k", 256) }, 1},
-		{"slow barrier", func(f *fakePMI) {
-			f.hold = make(chan struct{})
-			time.AfterFunc(50*time.Millisecond, func() { close(f.hold) })
-		}, 1},
+		{"slow barrier", func(f *fakePMI) { f.hold = 50 * time.Millisecond }, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			ctx := ranks.Within(t)

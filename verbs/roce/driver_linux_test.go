@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -46,7 +47,7 @@ func TestDriverServesTimers(t *testing.T) {
 	a.a.rx.Lock()
 	a.post(t, verbs.SendWR{Opcode: verbs.OpRDMAWrite, SGList: []verbs.SGE{a.sge(a.local, 0, 8)}, RemoteAddr: b.mem.Addr(), RKey: b.mem.RKey()})
 	again := 0
-	for limit := time.After(10 * time.Second); again < 2; again++ { // the packet, which is lost, and once more
+	for limit := time.After(ranks.Limit); again < 2; again++ { // the packet, which is lost, and once more
 		select {
 		case <-sent:
 			continue
@@ -86,7 +87,7 @@ func (r records) next(t testing.TB) (string, map[string]any) {
 			return true
 		})
 		return x.Message, attrs
-	case <-time.After(10 * time.Second):
+	case <-time.After(ranks.Limit):
 		require.Fail(t, "nothing is logged")
 		return "", nil
 	}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 	"github.com/sluice-hpc/sluice/verbs/internal/nic"
 	"github.com/sluice-hpc/sluice/verbs/roce/internal/packet"
 )
@@ -39,7 +40,7 @@ func openExpress(t testing.TB, h host, addr string) *express {
 func (w *express) take(t testing.TB, n int) (got [][]byte) {
 	t.Helper()
 	var into [batch]arrival
-	for end := time.Now().Add(10 * time.Second); len(got) < n; {
+	for end := time.Now().Add(ranks.Limit); len(got) < n; {
 		k := w.recv(into[:])
 		for _, a := range into[:k] {
 			got = append(got, append([]byte{}, a.pkt...))
@@ -59,7 +60,7 @@ func meet(t testing.TB, from, to *express) *flow {
 	t.Helper()
 	f := new(flow)
 	f.set(from.local(), to.local())
-	for end := time.Now().Add(10 * time.Second); from.stats.sent.Load() == 0; {
+	for end := time.Now().Add(ranks.Limit); from.stats.sent.Load() == 0; {
 		require.True(t, time.Now().Before(end), "the neighbour is not found")
 		clear(from.frame(f, 12))
 		from.flush()
@@ -229,7 +230,7 @@ func TestExpressAndUDP(t *testing.T) {
 		require.Equal(t, want, w.take(t, n))
 	}
 	meet := func() bool { e := w.path(&there); return e.Ethernet() != nil }
-	for end := time.Now().Add(10 * time.Second); !meet(); {
+	for end := time.Now().Add(ranks.Limit); !meet(); {
 		require.True(t, time.Now().Before(end), "the neighbour is not found")
 		clear(w.frame(&there, 12))
 		w.flush()

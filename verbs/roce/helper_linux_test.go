@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 	"github.com/sluice-hpc/sluice/internal/xdp"
 )
 
@@ -163,7 +164,7 @@ func TestSeatsReclaimed(t *testing.T) {
 		// behind.
 		var into [batch]arrival
 		want := stays.stats.received.Load() + uint64(ring/2)
-		for end := time.Now().Add(10 * time.Second); stays.stats.received.Load() < want; {
+		for end := time.Now().Add(ranks.Limit); stays.stats.received.Load() < want; {
 			require.True(t, time.Now().Before(end), "nothing arrives any more")
 			for range 32 {
 				clear(from.frame(f, 12))

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // witness is a socket that reports the traffic class and hop limit of arriving packets.
@@ -110,7 +111,7 @@ func TestExpressTrafficClass(t *testing.T) {
 			f.class, f.hops = 0x68, uint8(9+i)
 			f.set(from.local(), w.addr)
 			// Through the stack until the neighbour is known, then past it.
-			for end := time.Now().Add(10 * time.Second); from.stats.sent.Load() < 10; {
+			for end := time.Now().Add(ranks.Limit); from.stats.sent.Load() < 10; {
 				require.True(t, time.Now().Before(end), "the neighbour is not found")
 				clear(from.frame(f, 12))
 				from.flush()

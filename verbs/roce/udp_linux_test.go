@@ -30,7 +30,7 @@ func openWire(t testing.TB, addr string) *udp {
 func awaitPackets(t testing.TB, u *udp, n int) (got [][]byte) {
 	t.Helper()
 	var into [batch]arrival
-	for end := time.Now().Add(10 * time.Second); len(got) < n; {
+	for end := time.Now().Add(ranks.Limit); len(got) < n; {
 		k := u.recv(into[:])
 		for _, a := range into[:k] {
 			got = append(got, append([]byte{}, a.pkt...))

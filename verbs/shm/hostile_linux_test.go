@@ -89,7 +89,7 @@ func (s *side) joined() bool {
 func join(t testing.TB, a, b *side) {
 	a.connect(t, b)
 	b.connect(t, a)
-	for limit := time.Now().Add(10 * time.Second); !a.joined() || !b.joined(); runtime.Gosched() {
+	for limit := time.Now().Add(ranks.Limit); !a.joined() || !b.joined(); runtime.Gosched() {
 		require.True(t, time.Now().Before(limit), "not connected")
 	}
 }

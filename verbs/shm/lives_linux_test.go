@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/leak"
 	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -48,7 +49,7 @@ func (s *side) send(t *testing.T, id uint64) {
 // eventually polls both sides until a condition holds that also needs the links' goroutines.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for limit := time.Now().Add(10 * time.Second); !ok(); runtime.Gosched() {
+	for limit := time.Now().Add(ranks.Limit); !ok(); runtime.Gosched() {
 		require.True(t, time.Now().Before(limit), what)
 	}
 }
