@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 func init() { acts["copy"] = act{do: copyDying} }
@@ -54,7 +56,7 @@ func copyDying(ctx context.Context, n *Node, args []string) error {
 		return err
 	}
 	if piped {
-		if err := syscall.Kill(victim, syscall.SIGSTOP); err != nil {
+		if err := ranks.Stop(ctx, victim); err != nil {
 			return err
 		}
 		if err := r.Start(); err != nil {

@@ -571,7 +571,9 @@ func readDying(ctx context.Context, n *Node, _ []string) error {
 		ready = ok && q.peer.remoteInfo(h.where, h.length) != nil
 		q.lock.Unlock()
 	}
-	syscall.Kill(victim, syscall.SIGSTOP)
+	if err := ranks.Stop(ctx, victim); err != nil {
+		return err
+	}
 	if err := r.Start(); err != nil {
 		return err
 	}

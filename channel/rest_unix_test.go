@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // sharedMemory returns the shared memory that this process has touched, in bytes.
@@ -206,7 +207,7 @@ func restDying(ctx context.Context, n *Node, args []string) error {
 		<-ctx.Done() // it is killed
 		return ctx.Err()
 	}
-	if err := syscall.Kill(victim, syscall.SIGSTOP); err != nil {
+	if err := ranks.Stop(ctx, victim); err != nil { // it answers no question from here on
 		return err
 	}
 	most, err := sharedMemory()

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 func init() {
@@ -122,10 +123,8 @@ func stopWithin(ctx context.Context, h *Handle, b []byte, peer int) error {
 		// Where only we write into the memory, any moment will do.
 		for (h.reachable || h.in.q.Load() != nil) && peek(b) == 0 && ctx.Err() == nil {
 		}
-		if err := syscall.Kill(peer, syscall.SIGSTOP); err != nil {
+		if err := ranks.Stop(ctx, peer); err != nil {
 			return err
-		}
-		for stateOf(peer) != "T" && ctx.Err() == nil {
 		}
 		if q := h.in.q.Load(); q != nil {
 			if done, err := h.Test(); !done || err != nil {
