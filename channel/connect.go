@@ -40,18 +40,18 @@ func (n *Node) meet(ctx context.Context) error {
 		return err
 	}
 	n.addresses = make([]address, n.size)
-	most, usual := mostHave(all)
+	theirs := make([]settings, n.size)
 	for i, b := range all {
-		theirs, rest, err := parseSettings(b)
+		var rest []byte
+		if theirs[i], rest, err = parseSettings(b); err == nil {
+			n.addresses[i], err = parseAddress(rest)
+		}
 		if err != nil {
 			return fmt.Errorf("rank %d: %w", i, err)
 		}
-		if differ := usual.differ(theirs); differ != "" {
-			return &boot.RankError{Rank: i, Err: ErrRefused, Text: fmt.Sprintf("settings differ between rank %d and rank %d: %s", most, i, differ)}
-		}
-		if n.addresses[i], err = parseAddress(rest); err != nil {
-			return fmt.Errorf("rank %d: %w", i, err)
-		}
+	}
+	if err := alike(theirs); err != nil {
+		return err
 	}
 	n.ranks = population(n.addresses, n.rank)
 	n.cpus = wait.NewCPUs(n.ranks.Sharing)
@@ -61,22 +61,23 @@ func (n *Node) meet(ctx context.Context) error {
 	return nil
 }
 
-// mostHave returns the settings that most ranks have, and the first rank that has them: where one rank differs,
-// it is that one that is named.
-func mostHave(all [][]byte) (rank int, usual settings) {
-	ranks, most := map[settings]int{}, 0
-	for _, b := range all {
-		s, _, err := parseSettings(b)
-		if ranks[s]++; err == nil {
-			most = max(most, ranks[s])
+// alike is an error if the settings of the ranks differ. It names the first rank that has others than most have.
+func alike(ranks []settings) error {
+	count, usual := map[settings]int{}, 0
+	for _, s := range ranks {
+		count[s]++
+	}
+	for i, s := range ranks {
+		if count[s] > count[ranks[usual]] {
+			usual = i
 		}
 	}
-	for i, b := range all {
-		if s, _, err := parseSettings(b); err == nil && ranks[s] == most {
-			return i, s
+	for i, s := range ranks {
+		if differ := ranks[usual].differ(s); differ != "" {
+			return &boot.RankError{Rank: i, Err: ErrRefused, Text: fmt.Sprintf("settings differ between rank %d and rank %d: %s", usual, i, differ)}
 		}
 	}
-	return 0, settings{}
+	return nil
 }
 
 // introduction listens, and returns what the other ranks are to know of this one.

@@ -44,25 +44,27 @@ func pages(t *testing.T, ar *arena) int64 {
 	return st.Blocks * 512
 }
 
+// dirty allocates a block, which must be zero, and leaves no byte of it so.
+func (a *arenas) dirty(t *testing.T, size int) block {
+	b, err := a.alloc(size, func(*arena) {})
+	require.NoError(t, err)
+	require.Equal(t, -1, slices.IndexFunc(b.mem, func(v byte) bool { return v != 0 }))
+	for i := range b.mem {
+		b.mem[i] = 0xff
+	}
+	return b
+}
+
 // TestPagesGoBack: an unused arena occupies no memory. Its pages are allocated again, and zero,
 // before any of it is used, in part or as a whole.
 func TestPagesGoBack(t *testing.T) {
 	noPool(t)
 	const size = 8 << 20
 	var a arenas
-	made := 0
-	alloc := func(n int) block {
-		b, err := a.alloc(n, func(*arena) { made++ })
-		require.NoError(t, err)
-		require.Equal(t, -1, slices.IndexFunc(b.mem, func(v byte) bool { return v != 0 }))
-		for i := range b.mem {
-			b.mem[i] = 0xff
-		}
-		return b
-	}
+	alloc := func(n int) block { return a.dirty(t, n) }
 	small := alloc(100) // in an arena of the smallest size, which stays
 	large := alloc(size)
-	require.Equal(t, 2, made)
+	require.EqualValues(t, 2, a.next)
 	require.EqualValues(t, size, pages(t, large.arena))
 	a.release(small)
 	require.EqualValues(t, arenaSize, pages(t, small.arena))
@@ -82,7 +84,7 @@ func TestPagesGoBack(t *testing.T) {
 	whole := alloc(size)
 	require.Same(t, large.arena, whole.arena)
 	require.EqualValues(t, size, pages(t, large.arena))
-	require.Equal(t, 2, made)
+	require.EqualValues(t, 2, a.next)
 	require.NoError(t, a.close())
 }
 
@@ -167,15 +169,7 @@ func TestFreePagesGoBack(t *testing.T) {
 	defer func(d time.Duration) { trimAfter = d }(trimAfter)
 	trimAfter = time.Hour // the test does it
 	var a arenas
-	alloc := func(size int) block {
-		b, err := a.alloc(size, func(*arena) {})
-		require.NoError(t, err)
-		require.Equal(t, -1, slices.IndexFunc(b.mem, func(v byte) bool { return v != 0 }))
-		for i := range b.mem {
-			b.mem[i] = 0xff
-		}
-		return b
-	}
+	alloc := func(size int) block { return a.dirty(t, size) }
 	const size = 64 << 10
 	first, second, third := alloc(size), alloc(size), alloc(size)
 	ar := first.arena

@@ -3,7 +3,6 @@ package shm
 import (
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 	"unsafe"
@@ -51,15 +50,7 @@ func TestPool(t *testing.T) {
 	free := poolFree()
 	need.Probe(t, "8 free huge pages of 2 MiB (sysctl vm.nr_hugepages)", enough(free, 8))
 	var a arenas
-	alloc := func(size int) block {
-		b, err := a.alloc(size, func(*arena) {})
-		require.NoError(t, err)
-		require.Equal(t, -1, slices.IndexFunc(b.mem, func(v byte) bool { return v != 0 }))
-		for i := range b.mem {
-			b.mem[i] = 0xff
-		}
-		return b
-	}
+	alloc := func(size int) block { return a.dirty(t, size) }
 	large, small := alloc(3<<20), alloc(512<<10)
 	require.Same(t, large.arena, small.arena)
 	require.Len(t, large.arena.mem, 4<<20)

@@ -364,10 +364,17 @@ func peerGone(w *world) {
 	for _, connected := range []bool{false, true} {
 		near, far := w.open(w.near, qpSpec{}), w.open(w.far, qpSpec{})
 		if connected {
-			far.connect(near, impatient)
-			near.connect(far, impatient)
-			near.post(signalled(1, verbs.OpRDMAWrite))
-			near.want(sends, sent(1, verbs.OpRDMAWrite))
+			for tries := 20; ; tries-- { // the far process may have no CPU for longer than near waits
+				far.connect(near, impatient)
+				near.connect(far, impatient)
+				near.post(signalled(1, verbs.OpRDMAWrite))
+				wc := near.take(sends, 1)[0]
+				if wc.Status != verbs.WCRetryExcErr || tries == 0 {
+					near.same(sends, sent(1, verbs.OpRDMAWrite), wc, "while the peer is there")
+					break
+				}
+				near, far = w.open(w.near, qpSpec{}), w.open(w.far, qpSpec{})
+			}
 			do(w, w.far, closeCmd{far.ID})
 		} else {
 			do(w, w.far, closeCmd{far.ID})

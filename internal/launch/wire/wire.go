@@ -2,7 +2,7 @@
 //
 // An agent first writes a preamble, for its shell may have written before: see [Preamble]. After it both
 // sides write messages, each a header, a body, and a newline, for srun passes on whole lines alone. Integers
-// are big-endian.
+// are big-endian. On standard error text for the user follows the preamble, one line for each notice.
 //
 //	0  1  kind
 //	1  3  zero
