@@ -300,7 +300,7 @@ func TestPipeRefused(t *testing.T) {
 func TestPipeLeft(t *testing.T) {
 	nodes := join(t, 2, WithProviders("shm"))
 	a, b := nodes[0], nodes[1]
-	whole, r1, out, in := heapPair(t, a, b, pipeMost/2)
+	whole, r1, out, in := heapPair(t, a, b, a.pipeSize()/2)
 	random(rand.New(rand.NewPCG(5, 6)), out)
 	part, r2, _, _ := heapPair(t, a, b, 3*pipeMost)
 	ping, _ := send(t, a, 1, 8, OnStream(1))
