@@ -2,6 +2,7 @@ package channel
 
 import (
 	"bytes"
+	"fmt"
 	"math/rand/v2"
 	"sync/atomic"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/layout"
+	"github.com/sluice-hpc/sluice/internal/machine"
 )
 
 // heapPair declares messages of heap memory, which go through a pipe on shm.
@@ -298,6 +300,15 @@ func TestPipeRefused(t *testing.T) {
 // TestPipeLeft: of a sender that leaves, what was complete arrives; of what was not,
 // the receive ends.
 func TestPipeLeft(t *testing.T) {
+	ring := machine.Ring
+	defer func() { machine.Ring = ring }()
+	for _, size := range []int{machine.RingLeast, machine.RingMost} { // as CPUs have them
+		machine.Ring = func() int { return size }
+		t.Run(fmt.Sprint(size), pipeLeft)
+	}
+}
+
+func pipeLeft(t *testing.T) {
 	nodes := join(t, 2, WithProviders("shm"))
 	a, b := nodes[0], nodes[1]
 	whole, r1, out, in := heapPair(t, a, b, a.pipeSize()/2)

@@ -181,6 +181,9 @@ func (c *Context) Close() error {
 	c.mu.Unlock()
 	c.ending.Wait() // children whose own Close is running
 	slices.SortFunc(children, func(a, b child) int { return a.rank() - b.rank() })
+	if e, ok := c.prov.(Ender); ok {
+		e.Ending()
+	}
 	var errs []error
 	for _, ch := range children {
 		errs = append(errs, ch.provider().Close())

@@ -88,6 +88,12 @@ type ProviderContext interface {
 	Close() error
 }
 
+// Ender is an optional interface of a [ProviderContext]: [Context.Close] calls Ending before it closes the
+// children. What peers have mapped ([RemoteMapper]) keeps its bytes from then on.
+type Ender interface {
+	Ending()
+}
+
 // ProviderEvent is an [AsyncEvent] before its object is looked up. Object is its
 // ProviderQP, ProviderCQ or ProviderSRQ, nil for ports and devices.
 type ProviderEvent struct {

@@ -122,8 +122,8 @@ func (q *QP) PostRecv(wrs []RecvWR) (int, error) {
 // map it ([DeviceAttr].LoadStore is false), the error wraps [ErrNotSupported]. An
 // error that wraps [ErrState], while the QP is in RTS, says that the memory has not arrived here yet:
 // try again. The slice is valid until this QP or the peer's region is closed, whichever is first; the
-// program must coordinate that with the peer. Only atomic operations order accesses
-// through the slice.
+// program must coordinate that with the peer. If the peer closes its whole context, or its process
+// ends, the slice keeps the bytes that it has. Only atomic operations order accesses through the slice.
 func (q *QP) Map(rkey uint32, addr uint64, length int) ([]byte, error) {
 	if q.closed.Load() {
 		return nil, q.closedErr("map remote memory")

@@ -178,6 +178,9 @@ func (c *Context) AllocPD() (verbs.ProviderPD, error) {
 // now returns the time since the context was opened, the time base of deadlines.
 func (c *Context) now() int64 { return int64(time.Since(c.start)) }
 
+// Ending implements [verbs.Ender].
+func (c *Context) Ending() { c.arenas.end() }
+
 // Close ends the context, whose QPs, regions and CQs are already closed.
 func (c *Context) Close() error {
 	c.mu.Lock()

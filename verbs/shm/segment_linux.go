@@ -297,6 +297,7 @@ type arenas struct {
 	list    []*arena
 	next    uint32      // number of the next one
 	trims   *time.Timer // calls trim; nil unless pages are to be returned
+	ending  bool        // what is freed keeps its bytes, for peers that have mapped it
 	closed  bool
 
 	borrowing sync.Mutex // one loan at a time; taken before Context.mu
@@ -466,10 +467,23 @@ func (ar *arena) take(n int) (span, bool) {
 	return span{}, false
 }
 
+// end has the blocks that are still used keep their bytes until close, whatever is freed.
+func (a *arenas) end() {
+	a.growing.Lock() // a trim that has begun returns what was free before
+	defer a.growing.Unlock()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.ending = true
+}
+
 // release frees a block. If its arena is to be given back, it is in no list any more.
 func (a *arenas) release(b block) (returned *arena) {
 	ar := b.arena
 	a.mu.Lock()
+	if a.ending {
+		a.mu.Unlock()
+		return nil
+	}
 	whole := a.give(ar, span{off: b.off, n: (len(b.mem) + blockAlign - 1) &^ (blockAlign - 1), pages: !ar.pool})
 	if whole && a.drop(ar) {
 		a.mu.Unlock()
