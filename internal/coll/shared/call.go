@@ -86,6 +86,23 @@ func (c *Call) part(me int) []byte {
 	return c.Src
 }
 
+// exposed says whether the others can read what member me gives, and write to where it gets its result,
+// if they can access src and dst. What a member need not give or get counts as accessible.
+func (c *Call) exposed(me int, src, dst bool) (gives, gets bool) {
+	root := me == c.Root
+	switch c.Kind {
+	case coll.Broadcast:
+		return dst || !root, dst || root
+	case coll.Scatter:
+		return src || !root, dst || root
+	case coll.Gather:
+		return src || root, dst || !root
+	case coll.Reduce:
+		return src, dst || !root
+	}
+	return src, dst
+}
+
 // gives is the block that member me gives to member i in a blockwise call.
 func (c *Call) gives(me, i int) []byte {
 	switch c.Kind {

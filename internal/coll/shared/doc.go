@@ -13,9 +13,9 @@
 //	done: 3             done: 3             done: 3              the slot may be reused
 //
 // The input of a member is in the line of its flag (up to [Inline] bytes), in the
-// slot's data (up to [DataSize]), or stays in user memory if all members can access
-// that: then each member does its share straight from memory to memory, and signals
-// completion in a second line, down. Longer inputs that the others cannot access go
+// slot's data (up to [DataSize]), or stays in user memory if the others can access that,
+// or where the results go: then members copy and reduce straight from memory to memory,
+// and signal completion in a second line, down: see way. Longer inputs otherwise go
 // through three buffers of the segment, piece by piece. In a reduction for several members
 // each one reduces its share of a piece, and publishes it in its buffer: see down.
 //

@@ -17,14 +17,27 @@ var ErrWithdrawn = errors.New("operation cancelled by another member")
 // ErrLater: memory of a member is not accessible here yet.
 var ErrLater = errors.New("memory of another member is on its way")
 
+// way is how a long operation moves what members give to where it is needed. All members see the same
+// offers, and choose the same.
+type way uint8
+
+const (
+	wayStaged way = iota // through the slots or buffers of those that give
+	wayPull              // each member reads what the others give
+	wayPush              // each member writes to where the others get their results
+	wayShares            // each member reads its share of what all give, and writes to where it is needed
+)
+
+// String returns the name of a way.
+func (w way) String() string { return [...]string{"staged", "pull", "push", "shares"}[w] }
+
 // collectLong continues when all members have offered.
 func (o *Op) collectLong() (phase, error) {
-	t, c := o.team, o.call
+	t := o.team
 	if err := o.checkOffers(); err != nil {
 		return o.phase, err
 	}
-	direct := o.reach && o.size > 0 && !(c.Uneven && c.Kind != coll.Gather)
-	if direct {
+	if o.way = o.chooseWay(); o.way != wayStaged {
 		return o.direct()
 	}
 	o.offered = false // the others see the same
@@ -35,6 +48,41 @@ func (o *Op) collectLong() (phase, error) {
 	o.piece = t.piece
 	t.piece += uint64(o.pieces())
 	return phaseRoom, nil
+}
+
+// chooseWay avoids staging where the memory of one side is enough for it. Where that of either is, the way
+// is the one in which all members have work.
+func (o *Op) chooseWay() way {
+	t, c := o.team, o.call
+	switch {
+	case o.size == 0 || c.Uneven && c.Kind != coll.Gather:
+	case c.Kind == coll.Gather && o.gets && !c.Uneven: // members do not know where their blocks go
+		return wayPush
+	case c.Kind.Reduces() && c.Kind != coll.ReduceScatter:
+		if o.gives && o.gets {
+			return wayShares
+		}
+	case o.gives:
+		return wayPull
+	case c.Kind == coll.Broadcast && t.size > 2: // one member would write to all
+	case c.Kind != coll.Gather && c.Kind != coll.ReduceScatter && o.gets:
+		return wayPush
+	}
+	return wayStaged
+}
+
+// worksHere says whether other members work in the memory of this one, in its way.
+func (o *Op) worksHere() bool {
+	c, root := o.call, o.team.me == o.call.Root
+	switch {
+	case o.way == wayShares:
+		return true
+	case c.Kind == coll.Broadcast || c.Kind == coll.Scatter:
+		return root == (o.way == wayPull)
+	case c.Kind == coll.Gather:
+		return root == (o.way == wayPush)
+	}
+	return true
 }
 
 // checkOffers compares the lengths of offers with the expected ones, as far as the signature does
@@ -55,7 +103,7 @@ func (o *Op) checkOffers() error {
 // direct does this member's share of the work in the memory of all members, as soon as it is
 // accessible.
 func (o *Op) direct() (phase, error) {
-	t, c := o.team, o.call
+	t := o.team
 	down := &t.line(t.me, o.number).down.word
 	before := *down
 	if !o.working() {
@@ -71,15 +119,8 @@ func (o *Op) direct() (phase, error) {
 		return o.phase, err
 	}
 	o.at = 0
-	switch c.Kind {
-	case coll.Broadcast, coll.Scatter:
-		if t.me != c.Root {
-			return phaseIdle, nil
-		}
-	case coll.Gather:
-		if (t.me == c.Root) == c.Uneven {
-			return phaseIdle, nil
-		}
+	if !o.worksHere() {
+		return phaseIdle, nil
 	}
 	return phaseEnd, nil
 }
@@ -115,61 +156,112 @@ func (o *Op) viewAll(views [][]byte, dst bool, n int) (err error) {
 }
 
 // work moves and reduces from memory to memory.
-func (o *Op) work() (err error) {
+func (o *Op) work() error {
+	switch o.way {
+	case wayPull:
+		return o.pull()
+	case wayPush:
+		return o.push()
+	}
+	return o.reduceShare()
+}
+
+// pull copies what the others give to this member.
+func (o *Op) pull() error {
 	t, c := o.team, o.call
-	srcs, dsts := t.parts, t.outs
 	switch c.Kind {
 	case coll.Broadcast:
-		if t.me != c.Root {
-			var b []byte
-			if b, err = o.view(c.Root, true, len(c.Dst)); err == nil {
-				layout.Copy(c.Dst, b)
-			}
+		if t.me == c.Root {
+			return nil
 		}
-	case coll.Reduce:
-		if err = o.viewAll(srcs, false, len(c.Src)); err == nil {
-			if dsts[0], err = o.view(c.Root, true, len(c.Src)); err == nil {
-				s := o.shareOf(t.me, len(c.Src))
-				o.fold(s.in(dsts[0]), srcs, s)
-			}
+		b, err := o.view(c.Root, true, len(c.Dst))
+		if err == nil {
+			layout.Copy(c.Dst, b)
 		}
-	case coll.Allreduce:
-		if err = errors.Join(o.viewAll(srcs, false, len(c.Src)), o.viewAll(dsts, true, len(c.Src))); err == nil {
-			o.foldToAll(dsts, srcs, o.shareOf(t.me, len(c.Src)))
-		}
-	case coll.Scan, coll.Exscan:
-		if err = errors.Join(o.viewAll(srcs, false, len(c.Src)), o.viewAll(dsts, true, len(c.Src))); err == nil {
-			s := o.shareOf(t.me, len(c.Src))
-			o.foldPrefixes(dsts, srcs, s, s.Off)
-		}
-	case coll.ReduceScatter:
-		if err = o.viewAll(srcs, false, len(c.Src)); err == nil {
-			o.fold(c.Dst, srcs, c.span(t.me))
-		}
-	case coll.Gather:
-		if c.Uneven {
-			return o.pullAll()
-		}
-		var b []byte
-		if b, err = o.view(c.Root, true, c.total(t.size)); err == nil {
-			copyBlock(c.span(t.me).in(b), c.Src)
-		}
+		return err
 	case coll.Scatter:
-		var b []byte
-		if b, err = o.view(c.Root, false, c.total(t.size)); err == nil {
+		b, err := o.view(c.Root, false, c.total(t.size))
+		if err == nil {
 			copyBlock(c.Dst, c.span(t.me).in(b))
 		}
-	case coll.Allgather:
-		return o.pullAll()
+		return err
+	case coll.ReduceScatter:
+		err := o.viewAll(t.parts, false, len(c.Src))
+		if err == nil {
+			o.fold(c.Dst, t.parts, c.span(t.me))
+		}
+		return err
 	case coll.Alltoall:
-		if err = o.viewAll(srcs, false, len(c.Src)); err == nil {
-			for k := range t.size {
-				i := (t.me + k) % t.size
-				copyBlock(c.span(i).in(c.Dst), srcs[i][t.me*c.Block:])
-			}
+		err := o.viewAll(t.parts, false, len(c.Src))
+		for k := 0; k < t.size && err == nil; k++ {
+			i := (t.me + k) % t.size
+			copyBlock(c.span(i).in(c.Dst), t.parts[i][t.me*c.Block:])
+		}
+		return err
+	}
+	return o.pullAll()
+}
+
+// push copies what this member gives to where the others get it.
+func (o *Op) push() error {
+	t, c := o.team, o.call
+	switch {
+	case c.Kind == coll.Gather:
+		return o.pushTo(c.Root)
+	case c.Kind.Rooted() && t.me != c.Root:
+		return nil
+	}
+	for k := range t.size {
+		if err := o.pushTo((t.me + k) % t.size); err != nil {
+			return err
 		}
 	}
+	return nil
+}
+
+// pushTo copies what this member gives to where member i gets it.
+func (o *Op) pushTo(i int) error {
+	t, c := o.team, o.call
+	from, at, n := c.Src, c.span(t.me).Off, c.total(t.size) // n: what member i gets of all
+	switch c.Kind {
+	case coll.Broadcast:
+		from, at, n = c.Dst, 0, len(c.Dst)
+	case coll.Scatter:
+		from = c.span(i).in(c.Src)
+		at, n = 0, len(from)
+	case coll.Alltoall:
+		from = c.from(i).in(c.Src)
+	}
+	b, err := o.view(i, true, n)
+	if err == nil {
+		copyBlock(Span{at, len(from)}.in(b), from)
+	}
 	return err
+}
+
+// reduceShare reduces this member's share of what all give, and writes it to where it is needed.
+func (o *Op) reduceShare() (err error) {
+	t, c := o.team, o.call
+	srcs, dsts := t.parts, t.outs
+	if err = o.viewAll(srcs, false, len(c.Src)); err != nil {
+		return err
+	}
+	s := o.shareOf(t.me, len(c.Src))
+	if c.Kind == coll.Reduce {
+		if dsts[0], err = o.view(c.Root, true, len(c.Src)); err == nil {
+			o.fold(s.in(dsts[0]), srcs, s)
+		}
+		return err
+	}
+	if err = o.viewAll(dsts, true, len(c.Src)); err != nil {
+		return err
+	}
+	if c.Kind == coll.Allreduce {
+		o.foldToAll(dsts, srcs, s)
+	} else {
+		o.foldPrefixes(dsts, srcs, s, s.Off)
+	}
+	return nil
 }
 
 // copyBlock copies unless both are the same memory.

@@ -23,7 +23,9 @@ type Op struct {
 	long    bool // there are offers
 	inline  bool // inputs fit into a line
 	all     bool // the lines of all members are read
-	reach   bool // all members can access the memory of all
+	gives   bool // the others can read what each member gives
+	gets    bool // the others can write to where each member gets its result
+	way     way  // of a long operation
 
 	shared bool   // each member computes its share of the result, for all
 	step   int    // bytes of the vector, or of each block, that are published at a time
@@ -203,10 +205,7 @@ func (o *Op) begin() phase {
 	flags := uint8(0)
 	switch {
 	case o.long:
-		flags = flagLong
-		if o.offer(l) {
-			flags |= flagReachable
-		}
+		flags = flagLong | o.offer(l)
 		if n := o.fits(DataSize); o.size <= n { // it may turn out to be short
 			o.give(t.data(t.me, o.number)[:], 0, n)
 		}
@@ -281,20 +280,17 @@ func (o *Op) member(i int) int {
 	return i
 }
 
-// offer writes into the line where the memory of the call is, and says whether the others can access
-// all of it.
-func (o *Op) offer(l *line) bool {
+// offer writes into the line where the memory of the call is, and returns the flags of what the others
+// can access.
+func (o *Op) offer(l *line) (flags uint8) {
 	c, carrier := o.call, o.team.carrier
 	var key [2]uint32
 	var addr [2]uint64
-	reach := true
+	ok := [2]bool{true, true}
 	for i, b := range [...][]byte{c.Src, c.Dst} {
-		if len(b) == 0 {
-			continue
+		if len(b) > 0 {
+			key[i], addr[i], ok[i] = carrier.Export(b)
 		}
-		var ok bool
-		key[i], addr[i], ok = carrier.Export(b)
-		reach = reach && ok
 	}
 	p := l.payload[:]
 	binary.NativeEndian.PutUint64(p, uint64(o.size))
@@ -303,9 +299,14 @@ func (o *Op) offer(l *line) bool {
 		binary.NativeEndian.PutUint64(p[12+20*i:], addr[i])
 		binary.NativeEndian.PutUint64(p[20+20*i:], uint64(len(b)))
 	}
-	o.reach = reach
-	o.offered = reach
-	return reach
+	if o.gives, o.gets = c.exposed(o.team.me, ok[0], ok[1]); o.gives {
+		flags |= flagGives
+	}
+	if o.gets {
+		flags |= flagGets
+	}
+	o.offered = flags != 0
+	return flags
 }
 
 // offerOf is the offer of a member.
@@ -347,7 +348,8 @@ func (o *Op) collect() (phase, error) {
 				return o.phase, fmt.Errorf("%w: member %d offers %d bytes", ErrProtocol, i, own)
 			}
 			o.size = max(o.size, own)
-			o.reach = o.reach && flags&flagReachable != 0
+			o.gives = o.gives && flags&flagGives != 0
+			o.gets = o.gets && flags&flagGets != 0
 		}
 		o.at++
 	}

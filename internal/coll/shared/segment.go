@@ -42,7 +42,8 @@ type line struct {
 const (
 	flagInline    = 1 << iota // the part is in the line
 	flagLong                  // the payload is an offer: the part is longer than DataSize, or may be
-	flagReachable             // with flagLong: the others can access it
+	flagGives                 // with flagLong: the others can read what the owner gives
+	flagGets                  // with flagLong: the others can write to where the owner gets its result
 	flagWorking               // of a down line: the owner is working in memory of others
 	flagWithdrawn             // the owner has cancelled: no other member may begin to work in its memory
 )
@@ -87,7 +88,7 @@ func bufferSize(members int) int {
 const (
 	segmentHead = int(unsafe.Sizeof(Segment{}))
 	magic       = 0x53_4c_43_4f // "SLCO"
-	version     = 4
+	version     = 5
 )
 
 // ErrSegment: the memory is not a segment of this version.

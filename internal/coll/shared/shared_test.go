@@ -23,13 +23,14 @@ type heap struct {
 	reachable bool
 	mu        sync.Mutex
 	exported  map[uint64][]byte
+	hidden    map[*byte]bool // begins of memory that the others cannot access
 	gone      []bool
 	late      *rand.Rand // decides which views are not there yet
 	teams     []*Team
 }
 
 func newHeap(size, flat int, reachable bool) *heap {
-	h := &heap{reachable: reachable, exported: map[uint64][]byte{}, gone: make([]bool, size)}
+	h := &heap{reachable: reachable, exported: map[uint64][]byte{}, hidden: map[*byte]bool{}, gone: make([]bool, size)}
 	segments := make([]*Segment, size)
 	for i := range segments {
 		segments[i] = NewSegment(aligned(SegmentSize(size)), size)
@@ -53,11 +54,11 @@ func (h *heap) Wake() {}
 func (h *heap) Mute() {}
 
 func (h *heap) Export(b []byte) (key uint32, addr uint64, ok bool) {
-	if !h.reachable {
-		return 0, 0, false
-	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if !h.reachable || h.hidden[unsafe.SliceData(b)] {
+		return 0, 0, false
+	}
 	addr = uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b))))
 	h.exported[addr] = b
 	return 7, addr, true
@@ -157,6 +158,22 @@ func counts(size int) []int {
 	return list
 }
 
+// hide makes some memory of a job inaccessible to the others.
+func (h *heap) hide(j *job, hidden func(member int, dst bool) bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for i, c := range j.calls {
+		for _, m := range []struct {
+			b   []byte
+			dst bool
+		}{{c.Src, false}, {c.Dst, true}} {
+			if len(m.b) > 0 && hidden(i, m.dst) {
+				h.hidden[unsafe.SliceData(m.b)] = true
+			}
+		}
+	}
+}
+
 // drive moves the members on in any order until all are through.
 func (h *heap) drive(r *rand.Rand, ops []*Op) error {
 	for left := len(ops); left > 0; {
@@ -201,6 +218,15 @@ func TestAgainstSerial(t *testing.T) {
 							uneven, inPlace, root := r.IntN(3) == 0, r.IntN(2) == 0, r.IntN(size)
 							name := fmt.Sprintf("%v of %d elements, %d members, reachable %v, flat %d, root %d, uneven %v, in place %v", kind, n, size, reachable, flat, root, uneven, inPlace)
 							j := serial(r, kind, size, n, root, uneven, inPlace)
+							clear(h.hidden)
+							switch one := r.IntN(2) == 0; r.IntN(3) { // and with some memory that the others cannot access
+							case 0:
+								h.hide(&j, func(_ int, dst bool) bool { return dst == one })
+								name += fmt.Sprintf(", hidden: all dst %v", one)
+							case 1:
+								h.hide(&j, func(int, bool) bool { return r.IntN(2*size) == 0 })
+								name += ", some hidden"
+							}
 							ops := make([]*Op, size)
 							for i := range ops {
 								require.True(t, Can(kind, elem, uneven, size), name)
@@ -213,6 +239,64 @@ func TestAgainstSerial(t *testing.T) {
 						}
 					}
 				}
+			}
+		}
+	}
+}
+
+// Where the memory of one side is enough, nothing is staged.
+func TestWays(t *testing.T) {
+	r := rand.New(rand.NewPCG(23, 24))
+	const size, root, n = 3, 1, 3 * DataSize / elem
+	const ( // what is accessible
+		gives = iota
+		gets
+		both
+		atRoot
+		atOthers
+	)
+	for _, kind := range allKinds[1:] {
+		want := [...]way{wayPull, wayPush, wayPull, wayStaged, wayStaged}
+		switch kind {
+		case coll.Broadcast:
+			want = [...]way{wayPull, wayStaged, wayPull, wayPull, wayStaged}
+		case coll.Scatter:
+			want = [...]way{wayPull, wayPush, wayPull, wayPull, wayPush}
+		case coll.Gather:
+			want = [...]way{wayPull, wayPush, wayPush, wayPush, wayPull}
+		case coll.ReduceScatter:
+			want = [...]way{wayPull, wayStaged, wayPull, wayStaged, wayStaged}
+		case coll.Reduce, coll.Allreduce, coll.Scan, coll.Exscan:
+			want = [...]way{wayStaged, wayStaged, wayShares, wayStaged, wayStaged}
+		}
+		for accessible, way := range want {
+			h := newHeap(size, Flat, true)
+			j := serial(r, kind, size, n, root, false, false)
+			h.hide(&j, func(i int, dst bool) bool {
+				switch accessible {
+				case gives: // the root of a broadcast gives its dst
+					return dst != (kind == coll.Broadcast && i == root)
+				case gets:
+					return !dst || kind == coll.Broadcast && i == root
+				case atRoot:
+					return i != root
+				case atOthers:
+					return i == root
+				}
+				return false
+			})
+			ops := make([]*Op, size)
+			all := make([]Op, size)
+			for i := range ops {
+				ops[i] = &all[i]
+				h.teams[i].Enqueue(ops[i], &j.calls[i])
+				ops[i].Release()
+			}
+			name := fmt.Sprintf("%v, %d", kind, accessible)
+			require.NoError(t, h.drive(r, ops), name)
+			j.check(t, name)
+			for i := range all {
+				require.Equal(t, way, all[i].way, "%s, member %d", name, i)
 			}
 		}
 	}
@@ -271,6 +355,9 @@ func TestConcurrent(t *testing.T) {
 				for range rounds * ahead {
 					kind, n := allKinds[r.IntN(len(allKinds))], counts(size)[r.IntN(8)]
 					jobs = append(jobs, serial(r, kind, size, n, r.IntN(size), r.IntN(3) == 0, r.IntN(2) == 0))
+					if dst := r.IntN(2) == 0; r.IntN(3) == 0 {
+						h.hide(&jobs[len(jobs)-1], func(_ int, d bool) bool { return d == dst })
+					}
 				}
 				var wg sync.WaitGroup
 				for me, team := range h.teams {
