@@ -122,6 +122,47 @@ func TestFarAhead(t *testing.T) {
 	})
 }
 
+// TestCompleteUnreceived: what the documentation promises of sends whose receives have not started is so on
+// every provider, from either memory, and wherever in its ring a stream is.
+func TestCompleteUnreceived(t *testing.T) {
+	const promised, size = 15, 4 << 10
+	everywhere(t, func(t *testing.T, a, b *Node) {
+		for stream, alloc := range []bool{true, false} {
+			number := OnStream(stream)
+			declare := func(n int) (send, receive *Handle, out, in []byte) {
+				out, in = allocate(t, a, n, alloc), allocate(t, b, n, alloc)
+				send, err := a.DeclareSend(Contiguous(out), b.Rank(), number)
+				require.NoError(t, err)
+				receive, err = b.DeclareReceive(Contiguous(in), a.Rank(), number)
+				require.NoError(t, err)
+				return send, receive, out, in
+			}
+			before, taken, _, _ := declare(100)
+			for range 2*window - 1 { // and the sender is not told of the last ones that they have been taken
+				require.NoError(t, before.Run(within(t)))
+				require.NoError(t, taken.Run(within(t)))
+			}
+			var receives []*Handle
+			var ins [][]byte
+			for i := range promised {
+				s, r, out, in := declare(size)
+				for k := range out {
+					out[k] = byte(i + k + k>>8)
+				}
+				require.NoError(t, s.Run(within(t)), "send %d, alloc %v", i, alloc)
+				clear(out)
+				receives, ins = append(receives, r), append(ins, in)
+			}
+			for i, r := range receives {
+				require.NoError(t, r.Run(within(t)))
+				for k, v := range ins[i] {
+					require.Equal(t, byte(i+k+k>>8), v, "byte %d of message %d", k, i)
+				}
+			}
+		}
+	})
+}
+
 // TestReceiverComputes: messages come into the receives that have been started, whether the ranks were
 // connected then or not, while the receiver makes no call.
 func TestReceiverComputes(t *testing.T) {

@@ -68,6 +68,11 @@
 // ([WithPriority]) overtake others; over shared memory, priorities only order the
 // handles of a multiple.
 //
+// A send of up to 4 KiB is eager on every provider: it is complete without its receive, as long as
+// no more than 14 others of its stream wait for theirs, and [EnvEagerTCP] or [EnvEagerRDMA] does not
+// say less. Rely on no more: provider and memory decide whether a longer one, or one that is further
+// ahead, waits for its receive.
+//
 // When the first handle towards a peer is declared, the node tries the providers in
 // order of preference until one reaches the peer. [WithProviders] sets the providers
 // and their order; without it, the environment variable SLUICE_TRANSPORT

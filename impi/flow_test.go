@@ -1,7 +1,10 @@
 package impi
 
 import (
+	"context"
+	"encoding/binary"
 	"fmt"
+	"runtime"
 	"testing"
 	"time"
 
@@ -9,6 +12,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/impi/packet"
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // flows are bounds of the packets in flight. Queue pairs have one of their own, whatever is
@@ -205,6 +209,61 @@ func TestManyPairs(t *testing.T) {
 			require.NoError(t, WaitAll(within(t), nil, stuck...))
 		})
 	}
+}
+
+// TestFarAhead: sends that are far ahead of the first receive are no error. What waits for the receives counts
+// towards the bound of Config.Unexpected, and takes little more memory than that says.
+func TestFarAhead(t *testing.T) {
+	count := 3000
+	switch {
+	case need.WantLong():
+		count = 100_000
+	case testing.Short():
+		count = 500
+	}
+	everywhere(t, func(t *testing.T, a, b *Comm) {
+		ctx, cancel := context.WithTimeout(t.Context(), limit+time.Duration(count)*time.Millisecond)
+		defer cancel()
+		for _, size := range []int{8, 1000} {
+			out := make([]byte, size)
+			before := heap()
+			for i := range count {
+				binary.BigEndian.PutUint32(out, uint32(i))
+				require.NoError(t, a.Send(ctx, out, b.Rank(), 7))
+			}
+			// The last is behind all others.
+			st, err := b.Probe(ctx, a.Rank(), 7)
+			require.NoError(t, err)
+			require.Equal(t, size, st.Len)
+			ranks.Eventually(t, func() bool {
+				there, _, err := b.Iprobe(a.Rank(), 7)
+				b.e.lock.Lock()
+				defer b.e.lock.Unlock()
+				held := b.p.waiting
+				if p := b.p.pair(int32(a.Rank())); p != nil {
+					held += p.held
+				}
+				return there && err == nil && held == count*(size+messageCost)
+			})
+			took := heap() - before
+			t.Logf("%d messages of %d bytes: %d bytes of heap each", count, size, took/count)
+			require.Less(t, took, 2*count*(size+messageCost)+4<<20)
+			in := make([]byte, size)
+			for i := range count {
+				_, err := b.Recv(ctx, in, a.Rank(), 7)
+				require.NoError(t, err)
+				require.EqualValues(t, i, binary.BigEndian.Uint32(in))
+			}
+		}
+	})
+}
+
+// heap returns the bytes of the Go heap that are in use.
+func heap() int {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return int(m.HeapAlloc)
 }
 
 // TestOverflow: messages that are not received are bounded. The connection is closed with an error
