@@ -57,13 +57,14 @@ func (c *Comm) recvNow(buf []byte, source, tag int, all bool) (st Status, ok boo
 	e.poll(all)
 	for n := e.policy.Glances(); !d.got && n > 1 && m.all.tail == newest && e.broken == nil; n-- {
 		wait.Pause(1)
-		e.glance()
+		e.poll(false)
 	}
 	if d.got {
 		e.policy.Glanced()
 	}
 	st, ok = d.st, d.got
 	*d = direct{}
+	e.unpackAll()
 	return st, ok
 }
 

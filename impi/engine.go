@@ -36,12 +36,16 @@ type engine struct {
 	policy     *wait.Policy
 	direct     direct
 
-	table []*request
-	pool  *request
-	room  room
-	busy  [][]byte // packed messages that a lost peer may still write to, kept for ever
-	anys  []*anyOf // not in use
-	alls  []*allOf
+	table      []*request
+	pool       *request
+	room       room
+	packed     []*request // to be unpacked
+	unpackings int        // receives that are being unpacked, those included
+	polling    bool       // by a caller that calls unpackAll then
+
+	busy [][]byte // packed messages that a lost peer may still write to, kept for ever
+	anys []*anyOf // not in use
+	alls []*allOf
 
 	// Of Alloc; stale is what messages may not use: it has been closed, or a peer may still write to it.
 	memories memory.Index[Memory]
@@ -134,19 +138,39 @@ func (p *process) pair(rank int32) *pair {
 	return q
 }
 
-// progress polls all sources once and reports whether anything moved.
-func (e *engine) progress() bool { return e.poll(true) }
+// progress polls all sources once and reports whether anything moved. It may release the lock meanwhile.
+func (e *engine) progress() bool {
+	moved := e.poll(true)
+	e.unpackAll()
+	return moved
+}
 
 // glance is progress for a caller that calls it again and again.
-func (e *engine) glance() bool { return e.poll(false) }
+func (e *engine) glance() bool {
+	moved := e.poll(false)
+	e.unpackAll()
+	return moved
+}
 
+// pollSource is progress on one source.
+func (e *engine) pollSource(s eventSource) bool {
+	e.polling = true
+	moved := s.poll(true)
+	e.polling = false
+	e.unpackAll()
+	return moved
+}
+
+// poll polls all sources once. The caller calls unpackAll, before it releases the lock.
 func (e *engine) poll(all bool) bool {
 	moved := false
+	e.polling = true
 	for _, s := range e.sources {
 		if s.poll(all) {
 			moved = true
 		}
 	}
+	e.polling = false
 	return moved
 }
 

@@ -18,6 +18,10 @@ import (
 // throughout (BenchmarkLayout, EPYC VM, 2 CPUs in use by others, too).
 const packMost = 1 << 10
 
+// unpackApart is the length from which a message is unpacked without the engine's lock: then it takes longer than
+// the lock does.
+const unpackApart = 4 << 10
+
 // packing is the memory of a request whose message is packed.
 type packing struct {
 	shape  *layout.Shape // where a receive unpacks it to; nil of a send
@@ -89,7 +93,12 @@ func (c *Comm) IrecvLayout(l channel.Layout, source, tag int) (Request, error) {
 		return Request{}, err
 	}
 	if r.packing = (packing{shape, packed}); r.over() { // the message was there
-		c.e.unpack(r, r.err)
+		if r.unpacks(r.err) {
+			c.e.unpackLater(r, r.err)
+			c.e.unpackAll()
+		} else {
+			c.e.unpack(r, r.err)
+		}
 	}
 	return Request{r, r.gen}, nil
 }
@@ -130,20 +139,63 @@ func (c *Comm) usable(op string, s *layout.Shape, rank, tag int) error {
 	return nil
 }
 
-// unpack ends the packing of a request: a receive puts what has come where it belongs. What a lost peer may
-// still write to is not used again.
-func (e *engine) unpack(r *request, err error) {
-	p := r.packing
-	r.packing = packing{}
-	switch came := err == nil || errors.Is(err, ErrTruncated); {
-	case errors.Is(err, ErrBusy):
-		e.busy = append(e.busy, p.packed)
-		return
-	case came && p.shape != nil && !r.status.Cancelled && r.length > 0:
-		p.shape.Scatter(p.packed[:min(r.length, uint64(len(p.packed)))], 0)
-	}
-	e.room.put(p.packed)
+// unpacks says whether a packed request that ends with err has something to put where it belongs.
+func (r *request) unpacks(err error) bool {
+	return r.shape != nil && (err == nil || errors.Is(err, ErrTruncated)) && !r.status.Cancelled && r.length > 0
 }
+
+// scatter puts what has come where it belongs.
+func (r *request) scatter() {
+	r.shape.Scatter(r.packed[:min(r.length, uint64(len(r.packed)))], 0)
+}
+
+// unpack ends the packing of a request. What a lost peer may still write to is not used again.
+func (e *engine) unpack(r *request, err error) {
+	if errors.Is(err, ErrBusy) {
+		e.busy = append(e.busy, r.packed)
+	} else {
+		if r.state != unpacking && r.unpacks(err) {
+			r.scatter()
+		}
+		e.room.put(r.packed)
+	}
+	r.packing = packing{}
+}
+
+// unpackLater leaves a receive to unpackAll: it takes time, for which other goroutines should not wait for the
+// lock. No peer, and no call but Close, has to do with the request any more.
+func (e *engine) unpackLater(r *request, err error) {
+	r.state, r.err = unpacking, err
+	e.packed = append(e.packed, r)
+	e.unpackings++
+}
+
+// unpackAll completes the receives that unpackLater has been given. The caller holds the lock, which is
+// released meanwhile.
+func (e *engine) unpackAll() {
+	for len(e.packed) > 0 {
+		r := e.packed[0]
+		e.packed = e.packed[:copy(e.packed, e.packed[1:])]
+		e.lock.Unlock()
+		r.scatter()
+		e.lock.Lock()
+		e.unpacked(r)
+	}
+}
+
+// unpacked completes a receive that has been unpacked.
+func (e *engine) unpacked(r *request) {
+	e.unpackings--
+	e.conclude(r, r.err)
+}
+
+// unpackedAll is over when no receive is being unpacked.
+type unpackedAll struct {
+	others
+	e *engine
+}
+
+func (u unpackedAll) over() bool { return u.e.unpackings == 0 }
 
 // meets says whether a request uses memory.
 func (r *request) meets(of span.Set) bool {

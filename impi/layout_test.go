@@ -1,13 +1,16 @@
 package impi
 
 import (
+	"context"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/channel"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // exchanged sends a message from one layout to another, and returns what the receive ended with.
@@ -167,4 +170,89 @@ func TestLayoutErrors(t *testing.T) {
 			require.NoError(t, err)
 		}
 	})
+}
+
+// TestUnpacking: while a message is put where it belongs, without the lock, its request is not complete, its
+// memory is in use, and nothing else ends it.
+func TestUnpacking(t *testing.T) {
+	const count = 4 * unpackApart
+	for _, c := range []struct {
+		name      string
+		meanwhile func(t *testing.T, a, b *Comm, q Request, m *Memory) (then func())
+	}{
+		{"another message", func(t *testing.T, a, b *Comm, _ Request, _ *Memory) func() {
+			require.NoError(t, a.Send(within(t), []byte{5}, b.Rank(), 8))
+			_, err := b.Recv(within(t), make([]byte, 1), a.Rank(), 8)
+			require.NoError(t, err)
+			return nil
+		}},
+		{"cancelled", func(t *testing.T, _, _ *Comm, q Request, _ *Memory) func() {
+			require.NoError(t, q.Cancel())
+			return nil
+		}},
+		{"its memory is closed", func(t *testing.T, _, _ *Comm, _ Request, m *Memory) func() {
+			require.ErrorIs(t, m.Close(), ErrBusy)
+			return nil
+		}},
+		{"the peer is lost", func(_ *testing.T, a, b *Comm, _ Request, _ *Memory) func() {
+			b.e.lock.Lock()
+			b.p.pair(int32(a.Rank())).link.lost(io.ErrUnexpectedEOF)
+			b.e.lock.Unlock()
+			return nil
+		}},
+		{"the job is closed", func(t *testing.T, _, b *Comm, _ Request, _ *Memory) func() {
+			closed := make(chan error)
+			go func() { closed <- b.job.Close(context.WithoutCancel(t.Context())) }()
+			ranks.Eventually(t, func() bool { // it waits for this alone
+				b.e.lock.Lock()
+				defer b.e.lock.Unlock()
+				gone := departure{e: b.e}
+				return b.e.closing && gone.over() && len(b.e.sleepers) > 0
+			})
+			return func() { require.NoError(t, <-closed) }
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := worlds(t, place{"shm", 2, 1, Config{Providers: []string{"shm"}}})
+			a, b := w[0], w[1]
+			m, err := b.job.Alloc(2 * count)
+			require.NoError(t, err)
+			in := m.Bytes()
+			q, err := b.IrecvLayout(channel.StridedSlice(in, 0, 1, count, 2), a.Rank(), 7)
+			require.NoError(t, err)
+			out := filled(count, 3)
+			ctx := within(t)
+			sent := make(chan error)
+			b.e.lock.Lock() // nothing else unpacks
+			go func() { sent <- a.Send(ctx, out, b.Rank(), 7) }()
+			for len(b.e.packed) == 0 && ctx.Err() == nil {
+				b.e.poll(true)
+			}
+			packed := b.e.packed
+			b.e.packed = nil
+			b.e.lock.Unlock()
+			require.Len(t, packed, 1)
+			r := packed[0]
+			require.NoError(t, <-sent)
+			then := c.meanwhile(t, a, b, q, m)
+			if then == nil {
+				done, _, err := q.Test()
+				require.NoError(t, err)
+				require.False(t, done)
+			}
+			r.scatter()
+			for i, v := range out {
+				require.Equal(t, v, in[2*i], i)
+			}
+			b.e.lock.Lock()
+			b.e.unpacked(r)
+			b.e.lock.Unlock()
+			if then != nil {
+				then()
+			}
+			st, err := q.Wait(ctx)
+			require.NoError(t, err)
+			require.Equal(t, Status{Source: a.Rank(), Tag: 7, Len: count}, st)
+		})
+	}
 }

@@ -81,6 +81,7 @@ func (j *Job) Close(ctx context.Context) error {
 	if err := await(patience, e, theirs); err != nil {
 		errs = append(errs, jobError("close", fmt.Errorf("foreign IMPI host %d has not ended its part of the job: %w", theirs.missing(), err)))
 	}
+	await(context.WithoutCancel(ctx), e, unpackedAll{e: e})
 	e.broken = ErrClosed
 	for _, l := range e.links {
 		if l != nil {

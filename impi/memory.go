@@ -183,7 +183,7 @@ func (m *Memory) freed() bool { return m.mapped || m.free != nil }
 func (e *engine) uses(b []byte) bool {
 	of := span.Set{span.Of(b)}
 	for _, r := range e.table {
-		if (r.state == queued || r.state == moving) && r.meets(of) {
+		if (r.state == queued || r.state == moving || r.state == unpacking) && r.meets(of) {
 			return true
 		}
 	}

@@ -44,9 +44,10 @@ const (
 type requestState uint8
 
 const (
-	idle   requestState = iota
-	queued              // a send: its first packet has not gone; a receive: no message has matched it
-	moving              // its first packet has gone, or a message has matched it
+	idle      requestState = iota
+	queued                 // a send: its first packet has not gone; a receive: no message has matched it
+	moving                 // its first packet has gone, or a message has matched it
+	unpacking              // a receive: all has come, and is being put where it belongs; see unpackAll
 	done
 )
 
@@ -222,6 +223,15 @@ func (e *engine) finish(r *request, err error) {
 	if err != nil {
 		e.lost.note(r, err)
 	}
+	if r.packed != nil && e.polling && r.length >= unpackApart && r.unpacks(err) {
+		e.unpackLater(r, err)
+		return
+	}
+	e.conclude(r, err)
+}
+
+// conclude is finish, of a request whose error has been noted.
+func (e *engine) conclude(r *request, err error) {
 	if r.packed != nil {
 		e.unpack(r, err)
 	}

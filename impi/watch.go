@@ -33,6 +33,7 @@ func (e *engine) watch(s eventSource, kick chan struct{}) {
 		seen = e.polls
 		asleep := e.asleep()
 		e.fetchOverdue()
+		e.unpackAll()
 		e.lock.Unlock()
 		if looked && !asleep {
 			pause = min(2*pause, watchMost)
@@ -54,7 +55,7 @@ func (e *engine) watch(s eventSource, kick chan struct{}) {
 func (e *engine) pollUntilCalled(s eventSource, seen *uint64) error {
 	for {
 		e.lock.Lock()
-		for e.life.Err() == nil && s.poll(true) { // lets a caller poll in between
+		for e.life.Err() == nil && e.pollSource(s) { // lets a caller poll in between
 			if e.closing { // Close waits for more than requests
 				e.ring()
 			}
