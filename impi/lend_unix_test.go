@@ -9,8 +9,10 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
+	"strconv"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/sluice-hpc/sluice/channel"
 )
@@ -146,4 +148,95 @@ func lendAndDie(ctx context.Context, n *channel.Node, j *Job) error {
 		return errors.New("new memory has old bytes")
 	}
 	return again.Close()
+}
+
+// TestLenderStops: a process is stopped while memory of its node is read and written. Requests wait for it, memory
+// of the node here that they do not use can be closed, and when it continues nothing has been lost.
+func TestLenderStops(t *testing.T) { apart(t, 2, "lendstop") }
+
+func lendAndStop(ctx context.Context, n *channel.Node, j *Job) error {
+	const size, rounds, pid, spareTag = 4 << 20, 4, 100, 101
+	c := j.World()
+	out, err := n.Alloc(size)
+	if err != nil {
+		return err
+	}
+	in, err := n.Alloc(size)
+	if err != nil {
+		return err
+	}
+	if c.Rank() == 1 {
+		if err := c.Send(ctx, strconv.AppendInt(nil, int64(os.Getpid()), 10), 0, pid); err != nil {
+			return err
+		}
+		for round := range rounds {
+			if _, err := c.Recv(ctx, out.Bytes(), 0, spareTag); err != nil {
+				return err
+			}
+			if _, err := c.Recv(ctx, in.Bytes(), 0, round); err != nil {
+				return err
+			}
+			if err := c.Send(ctx, in.Bytes(), 0, round); err != nil {
+				return err
+			}
+		}
+		return leaveTogether(ctx, c)
+	}
+	var number [20]byte
+	st, err := c.Recv(ctx, number[:], 1, pid)
+	if err != nil {
+		return err
+	}
+	peer, err := strconv.Atoi(string(number[:st.Len]))
+	if err != nil {
+		return err
+	}
+	defer syscall.Kill(peer, syscall.SIGCONT)
+	for round := range rounds {
+		spare, err := n.Alloc(size)
+		if err != nil {
+			return err
+		}
+		if err := c.Send(ctx, spare.Bytes(), 1, spareTag); err != nil {
+			return err
+		}
+		copy(out.Bytes(), pattern(size, uint64(round)))
+		r, err := c.Irecv(in.Bytes(), 1, round)
+		if err != nil {
+			return err
+		}
+		if round%2 == 0 {
+			err = syscall.Kill(peer, syscall.SIGSTOP)
+		}
+		s, serr := c.Isend(out.Bytes(), 1, round)
+		if round%2 == 1 && err == nil {
+			err = syscall.Kill(peer, syscall.SIGSTOP)
+		}
+		if err := errors.Join(err, serr, spare.Close()); err != nil {
+			return err
+		}
+		short, cancel := context.WithTimeout(ctx, 5*time.Millisecond)
+		_, err = r.Wait(short)
+		cancel()
+		if err == nil {
+			r = Request{} // all had happened before the process stopped
+		} else if !errors.Is(err, ErrTimeout) {
+			return err
+		} else if err := in.Close(); !errors.Is(err, channel.ErrBusy) {
+			return fmt.Errorf("memory with a receive into it has been closed: %w", err)
+		}
+		if err := syscall.Kill(peer, syscall.SIGCONT); err != nil {
+			return err
+		}
+		if err := WaitAll(ctx, nil, s, r); err != nil {
+			return err
+		}
+		if !bytes.Equal(in.Bytes(), out.Bytes()) {
+			return fmt.Errorf("round %d: the message is wrong", round)
+		}
+	}
+	if err := errors.Join(in.Close(), out.Close()); err != nil {
+		return err
+	}
+	return leaveTogether(ctx, c)
 }

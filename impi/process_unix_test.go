@@ -59,6 +59,7 @@ var acts = map[string]act{
 	"verdict":  {do: lateVerdict},
 	"lend":     {with: lendAll},
 	"lenddie":  {with: lendAndDie},
+	"lendstop": {with: lendAndStop},
 }
 
 func play(a act, args []string) (err error) {
@@ -104,7 +105,7 @@ func play(a act, args []string) (err error) {
 // waits are acts that wait most of the time: they run at the same time. Those that take
 // seconds do not with -short. They are of what this package does about a process, with whatever
 // provider: the death of one is noticed by the connection to it.
-var waits = map[string]struct{ seconds bool }{"inside": {true}, "stop": {true}, "death": {}}
+var waits = map[string]struct{ seconds bool }{"inside": {true}, "stop": {true}, "lendstop": {true}, "death": {}}
 
 // apart runs an act as a job for each place between hosts.
 func apart(t *testing.T, size int, act string, args ...string) {
