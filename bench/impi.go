@@ -28,7 +28,7 @@ const (
 
 const longIMPI = `Every message is a request of its own, as in MPI programs without persistent requests.
 All messages of a window use one buffer on each side, as in the OSU benchmarks. Alloc
-memory is from impi's Job.Alloc.`
+memory is from impi's Job.Alloc; node is from Node.Alloc.`
 
 const longMatching = `A window of messages, each with a tag and memory of its own, goes from rank 0 to rank 1.
 Unexpected: rank 0 starts all sends, and then sends a note; rank 1 waits for the note before

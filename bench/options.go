@@ -56,9 +56,10 @@ const (
 const (
 	memoryAlloc = "alloc" // from Node.Alloc, Job.Alloc, or the provider
 	memoryHeap  = "heap"  // from Go's heap
+	memoryNode  = "node"  // from Node.Alloc, also where alloc is from Job.Alloc
 )
 
-var memoryKinds = []string{memoryAlloc, memoryHeap, memoryAlloc + ">" + memoryHeap, memoryHeap + ">" + memoryAlloc}
+var memoryKinds = []string{memoryAlloc, memoryHeap, memoryAlloc + ">" + memoryHeap, memoryHeap + ">" + memoryAlloc, memoryNode}
 
 // listForm is the form of a list of sizes.
 const listForm = "MIN:MAX (powers of two between; MIN:MAX:xN of N) or a list; k, M, G are binary"
@@ -73,7 +74,7 @@ func (o *options) flags() *pflag.FlagSet {
 	f.StringVar(&o.op, "op", "", "operation: "+strings.Join(operationNames(), ", ")+", or several in a list")
 	f.StringVar(&o.dialect, "dialect", "", "dialects: a list")
 	f.StringVar(&o.call, "call", "", "called (Group.Run), declared (Group.Declare, started again and again), or both in a list")
-	f.StringVar(&o.memory, "memory", "", "buffers: alloc (the library's), heap (Go's), alloc>heap, heap>alloc (different at sender and receiver), or several in a list")
+	f.StringVar(&o.memory, "memory", "", "buffers: alloc (the library's), heap (Go's), node (Node.Alloc's, where alloc is impi's), alloc>heap, heap>alloc (different at sender and receiver), or several in a list")
 	f.StringVar(&o.sizes, "sizes", "", "bytes of a message, of a vector, of each rank's block: "+listForm+" (default 0:4M as far as the pattern allows)")
 	f.StringVar(&o.doubles, "doubles", "", "the same in doubles")
 	f.StringVar(&o.blocks, "blocks", "", "messages made of blocks of these sizes, with gaps of the same length; --sizes must be multiples (default one piece)")

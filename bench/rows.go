@@ -130,6 +130,11 @@ var rows = slices.Concat([]row{
 		peers: []string{"mpi p2p -n -d bw"}, bars: []bar{{sizes: "1M", limit: 0.9}}},
 	{suite: "impi", layer: layerIMPI, pattern: patternRate, provider: carrierTCP, sizes: fourths, window: defaultWindow,
 		peers: []string{"mpi p2p -n -d rate"}},
+
+	// The same over memory of the node that the job is made of.
+	{suite: "impi node", layer: layerIMPI, pattern: patternLat, provider: "shm", memory: memoryNode, sizes: "8,64k,1M,4M", peers: []string{"mpi p2p -n"}},
+	{suite: "impi node", layer: layerIMPI, pattern: patternBW, provider: "shm", memory: memoryNode, sizes: "64k,1M,4M", window: defaultWindow,
+		peers: []string{"mpi p2p -n -d bw"}},
 },
 	// Collectives of 2 ranks with a core each, and of more on the available CPUs.
 	collectiveRows(2, bothMemories, vectors, "called,declared", []bar{{op: callCalled, limit: 0.75}}, []bar{

@@ -235,16 +235,18 @@ func (b *bed) memory(s *spec, out, in int) (from, into []byte) {
 	if !mixed {
 		other = kind
 	}
-	return b.out.take(b.alloc, kind, out), b.in.take(b.alloc, other, in)
+	return b.out.take(b.allocOf(kind), kind, out), b.in.take(b.allocOf(other), other, in)
 }
 
-// alloc returns Alloc memory: from impi's job if that is measured.
-func (b *bed) alloc(size int) (io.Closer, []byte) {
-	if b.impi != nil {
+// allocOf returns what allocates memory of a kind: impi's job if that is measured.
+func (b *bed) allocOf(kind string) func(int) (io.Closer, []byte) {
+	if b.impi == nil || kind == memoryNode {
+		return allocOf(b.Node)
+	}
+	return func(size int) (io.Closer, []byte) {
 		m := must1(b.impi.Alloc(size))
 		return m, m.Bytes()
 	}
-	return allocOf(b.Node)(size)
 }
 
 // allocOf returns Node.Alloc memory.
