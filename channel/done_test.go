@@ -9,26 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// closes waits until a channel is closed.
-func closes(t *testing.T, done <-chan struct{}) {
-	t.Helper()
-	select {
-	case <-done:
-	case <-within(t).Done():
-		require.Fail(t, "the channel of a complete message is open")
-	}
-}
-
-// open requires that a channel is open.
-func open(t *testing.T, done <-chan struct{}) {
-	t.Helper()
-	select {
-	case <-done:
-		require.Fail(t, "the channel of an incomplete message is closed")
-	default:
-	}
-}
-
 // complete requires that the next test of a handle reports its completion.
 func complete(t *testing.T, h *Handle) {
 	t.Helper()

@@ -752,11 +752,7 @@ func TestCloseGroupLate(t *testing.T) {
 				return errors.Join(err, second.Run(ctx, Barrier()), second.Close())
 			})
 		}()
-		select {
-		case <-ended:
-		case <-within(t).Done():
-			require.Fail(t, "Close waits")
-		}
+		closes(t, ended)
 	}
 	for _, w := range worlds {
 		require.NoError(t, w.node.freeSegments())

@@ -203,7 +203,10 @@ func tryJoinEach(t testing.TB, size int, opts func(rank int) []Option) ([]*Node,
 }
 
 // What tests of several ranks share.
-var each, within, eventually = ranks.Each, ranks.Within, ranks.Eventually
+var (
+	each, within, eventually = ranks.Each, ranks.Within, ranks.Eventually
+	closes, open             = ranks.Closes, ranks.Open
+)
 
 // lockedBuffer collects what several write.
 type lockedBuffer = logbuf.Buffer

@@ -7,26 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// closes waits until a channel is closed.
-func closes(t *testing.T, done <-chan struct{}) {
-	t.Helper()
-	select {
-	case <-done:
-	case <-within(t).Done():
-		require.Fail(t, "the channel of a complete request is open")
-	}
-}
-
-// open requires that a channel is open.
-func open(t *testing.T, done <-chan struct{}) {
-	t.Helper()
-	select {
-	case <-done:
-		require.Fail(t, "the channel of a request that is not complete is closed")
-	default:
-	}
-}
-
 // TestDone: the channel of a request is closed when that is complete, and not before, while no call polls.
 func TestDone(t *testing.T) {
 	eachWay(t, func(t *testing.T, a, b *Comm) {

@@ -20,7 +20,7 @@ import (
 // limit bounds every test: what takes longer hangs.
 const limit = ranks.Limit
 
-var within = ranks.Within
+var within, closes, open = ranks.Within, ranks.Closes, ranks.Open
 
 // place is where the two processes of a test are.
 type place struct {

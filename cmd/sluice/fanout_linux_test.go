@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/fanout/eventgen"
 	"github.com/sluice-hpc/sluice/fanout/pipeline"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 func init() {
@@ -35,11 +36,11 @@ func testFanoutKilled(t *testing.T, b bed) {
 	soon(t, s, func() bool { return len(s.told(t)) == 3 })
 	var fds []int
 	for _, pid := range s.told(t) {
-		fds = append(fds, watchPID(t, pid))
+		fds = append(fds, ranks.Watch(t, pid))
 	}
 	require.NoError(t, cmd.Process.Kill())
 	for _, fd := range fds {
-		requireEnded(t, fd)
+		ranks.Ended(t, fd)
 	}
 	require.NoFileExists(t, out)
 	require.FileExists(t, out+pipeline.Part)

@@ -22,6 +22,7 @@ import (
 	"github.com/sluice-hpc/sluice/fanout/filter"
 	"github.com/sluice-hpc/sluice/fanout/pipeline"
 	"github.com/sluice-hpc/sluice/fanout/ring"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 func init() {
@@ -50,7 +51,7 @@ func init() {
 	}
 	acts["deaf"] = func([]string) int {
 		fmt.Fprintf(os.Stderr, "pid %d\n", os.Getpid())
-		forever()
+		ranks.Forever()
 		return 0
 	}
 }

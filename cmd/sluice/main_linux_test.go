@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 func init() {
@@ -26,40 +28,16 @@ func init() {
 	)
 }
 
-// watchPID returns a descriptor that becomes readable when a process ends, even if its ID is
-// reused later.
-func watchPID(t *testing.T, pid int) int {
-	t.Helper()
-	fd, err := unix.PidfdOpen(pid, 0)
-	require.NoError(t, err)
-	t.Cleanup(func() { unix.Close(fd) })
-	return fd
-}
-
-func requireEnded(t *testing.T, pidfd int) {
-	t.Helper()
-	p := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
-	for {
-		n, err := unix.Poll(p, int(limit.Milliseconds()))
-		if err == unix.EINTR {
-			continue
-		}
-		require.NoError(t, err)
-		require.Equal(t, 1, n, "the process is still there")
-		return
-	}
-}
-
 // Nothing is left when the launcher is killed so that it cannot clean up.
 func testLauncherKilled(t *testing.T, b bed) {
 	s := start(t, b.command(t, "catch", "run", "-n", "4", "--prefix", b.self))
 	var fds []int
 	for _, pid := range s.pids(t, 4) {
-		fds = append(fds, watchPID(t, pid))
+		fds = append(fds, ranks.Watch(t, pid))
 	}
 	require.NoError(t, s.cmd.Process.Kill())
 	for _, fd := range fds {
-		requireEnded(t, fd)
+		ranks.Ended(t, fd)
 	}
 }
 
@@ -68,11 +46,11 @@ func testInnerKilled(t *testing.T, b bed) {
 	s := start(t, b.command(t, "catch", "run", b.sluice, "run", "-n", "2", "--prefix", b.self))
 	var fds []int
 	for _, pid := range s.pids(t, 2) {
-		fds = append(fds, watchPID(t, pid))
+		fds = append(fds, ranks.Watch(t, pid))
 	}
 	require.NoError(t, s.cmd.Process.Kill())
 	for _, fd := range fds {
-		requireEnded(t, fd)
+		ranks.Ended(t, fd)
 	}
 }
 
@@ -83,14 +61,14 @@ func testWrappedKilled(t *testing.T, b bed) {
 	var fds []int
 	pids := s.pids(t, 3)
 	for _, pid := range pids {
-		fds = append(fds, watchPID(t, pid))
+		fds = append(fds, ranks.Watch(t, pid))
 	}
 	require.NoError(t, s.cmd.Process.Kill())
-	requireEnded(t, fds[0])
-	requireEnded(t, fds[1])
+	ranks.Ended(t, fds[0])
+	ranks.Ended(t, fds[1])
 	require.NotContains(t, "ZX", state(pids[2]))
 	require.NoError(t, unix.Kill(pids[2], syscall.SIGKILL))
-	requireEnded(t, fds[2])
+	ranks.Ended(t, fds[2])
 }
 
 // state is the letter of proc_pid_stat(5).
@@ -211,12 +189,12 @@ func testManyEnded(t *testing.T, b bed) {
 	s := sleepers()
 	var fds []int
 	for _, pid := range s.pids(t, many) {
-		fds = append(fds, watchPID(t, pid))
+		fds = append(fds, ranks.Watch(t, pid))
 	}
 	require.NoError(t, s.cmd.Process.Signal(syscall.SIGTERM))
 	require.Equal(t, 143, s.status(t))
 	for _, fd := range fds {
-		requireEnded(t, fd)
+		ranks.Ended(t, fd)
 	}
 
 	s = sleepers()
@@ -229,7 +207,7 @@ func testManyEnded(t *testing.T, b bed) {
 		_, err := fmt.Sscan(text, &pid)
 		require.NoError(t, err)
 		if fd, err := unix.PidfdOpen(pid, 0); err == nil { // else it has ended
-			requireEnded(t, fd)
+			ranks.Ended(t, fd)
 			unix.Close(fd)
 		}
 	}

@@ -53,11 +53,11 @@ var acts = map[string]func(args []string) int{
 		switch do := args[rank()]; do {
 		case "wait":
 			fmt.Println("waiting")
-			forever()
+			ranks.Forever()
 			return 0
 		case "kill":
 			syscall.Kill(os.Getpid(), syscall.SIGKILL)
-			forever()
+			ranks.Forever()
 			return 0
 		default:
 			status, err := strconv.Atoi(do)
@@ -70,7 +70,7 @@ var acts = map[string]func(args []string) int{
 	// wait prints its process ID, and waits to be killed.
 	"wait": func([]string) int {
 		fmt.Println("pid", os.Getpid())
-		forever()
+		ranks.Forever()
 		return 0
 	},
 	// member is wait in a job; rank 2 outlives the rendezvous.
@@ -84,7 +84,7 @@ var acts = map[string]func(args []string) int{
 			return 1
 		}
 		fmt.Println("pid", os.Getpid())
-		forever()
+		ranks.Forever()
 		return 0
 	},
 	// catch says which signals come, until SIGUSR2.
@@ -189,26 +189,7 @@ func rank() int {
 	return r
 }
 
-// forever waits for a signal that ends the process.
-func forever() {
-	c := make(chan os.Signal, 1)
-	signal.Notify(c, syscall.SIGWINCH)
-	<-c
-}
-
-func withJob(f func(context.Context, *boot.Job) error) int {
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	defer cancel()
-	j, err := boot.Join(ctx)
-	if err == nil {
-		err = errors.Join(f(ctx, j), j.Close())
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return 0
-}
+func withJob(do func(context.Context, *boot.Job) error) int { return ranks.Member(boot.Join, do) }
 
 // bed is what the tests have in common.
 type bed struct {

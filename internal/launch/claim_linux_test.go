@@ -22,7 +22,7 @@ func init() {
 		var c claims
 		free, err := c.claim(0)
 		say(free, err)
-		forever()
+		procs.Forever()
 		return 0
 	}
 }

@@ -24,29 +24,6 @@ import (
 	"github.com/sluice-hpc/sluice/internal/test/refuse"
 )
 
-// ended waits until the process behind a pidfd has ended.
-func ended(t *testing.T, pidfd int) {
-	t.Helper()
-	p := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
-	for {
-		n, err := unix.Poll(p, int(limit.Milliseconds()))
-		if err == unix.EINTR {
-			continue
-		}
-		require.NoError(t, err)
-		require.Equal(t, 1, n, "still there")
-		return
-	}
-}
-
-func open(t *testing.T, pid int) int {
-	t.Helper()
-	fd, err := unix.PidfdOpen(pid, 0)
-	require.NoError(t, err)
-	t.Cleanup(func() { unix.Close(fd) })
-	return fd
-}
-
 func childOf(t *testing.T, line string) int {
 	t.Helper()
 	_, number, ok := strings.Cut(line, "child ")
@@ -64,12 +41,12 @@ func TestGrandchildKilled(t *testing.T) {
 	r := startRun(t, o)
 	var fds []int
 	for _, line := range r.out.next(t, 2) {
-		fds = append(fds, open(t, childOf(t, line)))
+		fds = append(fds, procs.Watch(t, childOf(t, line)))
 	}
 	r.cancel()
 	<-r.done
 	for _, fd := range fds {
-		ended(t, fd)
+		procs.Ended(t, fd)
 	}
 }
 
@@ -106,9 +83,9 @@ func TestEscaped(t *testing.T) {
 	_, err := Run(procs.Within(t), o)
 	require.NoError(t, err)
 	pid := childOf(t, out.String())
-	fd := open(t, pid)
+	fd := procs.Watch(t, pid)
 	require.NoError(t, unix.Kill(pid, syscall.SIGKILL))
-	ended(t, fd)
+	procs.Ended(t, fd)
 }
 
 func TestBind(t *testing.T) {

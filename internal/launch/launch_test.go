@@ -49,7 +49,7 @@ var acts = map[string]func(args []string) int{
 		}
 		if status < 0 {
 			syscall.Kill(os.Getpid(), syscall.Signal(-status))
-			forever()
+			procs.Forever()
 		}
 		return status
 	},
@@ -58,25 +58,25 @@ var acts = map[string]func(args []string) int{
 		if strconv.Itoa(rank()) == args[0] {
 			return 7
 		}
-		forever()
+		procs.Forever()
 		return 0
 	},
 	"wait": func([]string) int {
 		say("ready")
-		forever()
+		procs.Forever()
 		return 0
 	},
 	// stubborn does not react to SIGTERM.
 	"stubborn": func([]string) int {
 		signal.Ignore(syscall.SIGTERM)
 		say("ready")
-		forever()
+		procs.Forever()
 		return 0
 	},
 	// deaf reacts neither to SIGTERM nor to SIGINT.
 	"deaf": func([]string) int {
 		signal.Ignore(syscall.SIGTERM, syscall.SIGINT)
-		forever()
+		procs.Forever()
 		return 0
 	},
 	// catch says which signals come, and ends when its input does.
@@ -189,7 +189,7 @@ var acts = map[string]func(args []string) int{
 		}
 		say("child", cmd.Process.Pid)
 		if args[0] == "stay" {
-			forever()
+			procs.Forever()
 		}
 		return 0
 	},
@@ -217,26 +217,7 @@ func rank() int {
 
 func say(a ...any) { fmt.Println(a...) }
 
-// forever waits for a signal that ends the process.
-func forever() {
-	c := make(chan os.Signal, 1)
-	signal.Notify(c, syscall.SIGWINCH)
-	<-c
-}
-
-func withJob(f func(context.Context, *boot.Job) error) int {
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	defer cancel()
-	j, err := boot.Join(ctx)
-	if err == nil {
-		err = errors.Join(f(ctx, j), j.Close())
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return 0
-}
+func withJob(do func(context.Context, *boot.Job) error) int { return procs.Member(boot.Join, do) }
 
 // options are those of a job of the test binary.
 func options(t *testing.T, size int, do string, args ...string) Options {

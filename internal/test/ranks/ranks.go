@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"os/exec"
@@ -60,6 +61,22 @@ func Call(act func(args []string) error, args []string) error { return act(args)
 
 // Exit plays an act that returns its exit status.
 func Exit(act func(args []string) int, args []string) error { return Status(act(args)) }
+
+// Member is an act that joins a job, does something in it within [Limit], and leaves it. It returns
+// the status of the process, and prints an error.
+func Member[J io.Closer](join func(context.Context) (J, error), do func(context.Context, J) error) int {
+	ctx, cancel := context.WithTimeout(context.Background(), Limit)
+	defer cancel()
+	j, err := join(ctx)
+	if err == nil {
+		err = errors.Join(do(ctx, j), j.Close())
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
 
 // Program is the path of this program.
 func Program() string {
@@ -153,6 +170,26 @@ func Within(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), Limit)
 	t.Cleanup(cancel)
 	return ctx
+}
+
+// Closes waits until a channel is closed, for at most [Limit].
+func Closes(t testing.TB, done <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-done:
+	case <-Within(t).Done():
+		require.FailNow(t, "the channel is still open")
+	}
+}
+
+// Open requires that a channel is open.
+func Open(t testing.TB, done <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-done:
+		require.FailNow(t, "the channel is closed")
+	default:
+	}
 }
 
 // Allocs is [testing.AllocsPerRun] without what goes on beside the calls: an engine that allocates

@@ -45,3 +45,10 @@ func StopSelf() error {
 	<-goesOn
 	return err
 }
+
+// Forever waits for a signal that ends the process.
+func Forever() {
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, syscall.SIGWINCH) // the runtime sees no deadlock
+	<-c
+}
