@@ -3,7 +3,6 @@ package fanout
 import (
 	"context"
 	"fmt"
-	"io"
 	"slices"
 	"testing"
 
@@ -40,20 +39,7 @@ func TestAllocs(t *testing.T) {
 				ctx := ranks.Within(t)
 				s, err := NewSupplier(w[0], c.supplier...)
 				require.NoError(t, err)
-				worker := make(chan error, 1)
-				go func() {
-					c, err := NewClient(w[1], c.client...)
-					for err == nil {
-						var k Chunk
-						if k, err = c.Receive(context.Background()); err == nil {
-							k.Release()
-						}
-					}
-					if err == io.EOF {
-						err = c.Close()
-					}
-					worker <- err
-				}()
+				worker := releaseAll(w[1], c.client...)
 				head, body := make([]byte, 8), make([]byte, n-8)
 				several := slices.Repeat([][]byte{body}, 10)
 				send := func() {

@@ -2,7 +2,6 @@ package fanout
 
 import (
 	"context"
-	"io"
 	"slices"
 	"testing"
 
@@ -30,20 +29,7 @@ func BenchmarkChunk(b *testing.B) {
 			w := comms(b, "shm", 2)
 			s, err := NewSupplier(w[0], c.supplier...)
 			require.NoError(b, err)
-			worker := make(chan error, 1)
-			go func() {
-				c, err := NewClient(w[1], c.client...)
-				for err == nil {
-					var k Chunk
-					if k, err = c.Receive(context.Background()); err == nil {
-						k.Release()
-					}
-				}
-				if err == io.EOF {
-					err = c.Close()
-				}
-				worker <- err
-			}()
+			worker := releaseAll(w[1], c.client...)
 			chunk := make([]byte, 64)
 			chunks := slices.Repeat([][]byte{chunk}, c.each)
 			b.ReportAllocs()

@@ -32,24 +32,7 @@ func TestCollector(t *testing.T) {
 			of[k] = append(of[k], uint64(i))
 		}
 		sides := []func() error{func() error {
-			for i := 0; ; i++ {
-				r, err := c.Receive(ctx)
-				if err == io.EOF && i == count {
-					return nil
-				}
-				if err != nil {
-					return err
-				}
-				if r.Seq() != uint64(i) || string(r.Bytes()) != string(pattern(i, i)) {
-					return fmt.Errorf("result %d of %d bytes in place of %d", r.Seq(), len(r.Bytes()), i)
-				}
-				if err := r.Release(); err != nil {
-					return err
-				}
-				if err := r.Release(); err != nil {
-					return err
-				}
-			}
+			return collectAll(ctx, c, count, func(i int) []byte { return pattern(i, i) })
 		}}
 		for k := 1; k < 4; k++ {
 			sides = append(sides, func() error {

@@ -1,7 +1,10 @@
 package fanout
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/netip"
@@ -121,6 +124,44 @@ func noErrors(t testing.TB, errs []error) {
 	t.Helper()
 	for i, err := range errs {
 		require.NoError(t, err, "side %d", i)
+	}
+}
+
+// releaseAll has a client receive chunks to the end and close; its error comes when it has.
+func releaseAll(w *impi.Comm, opts ...ClientOption) <-chan error {
+	ended := make(chan error, 1)
+	go func() {
+		c, err := NewClient(w, opts...)
+		for err == nil {
+			var k Chunk
+			if k, err = c.Receive(context.Background()); err == nil {
+				k.Release()
+			}
+		}
+		if err == io.EOF {
+			err = c.Close()
+		}
+		ended <- err
+	}()
+	return ended
+}
+
+// collectAll receives that many results in order, the i-th with the bytes want(i), and the end.
+func collectAll(ctx context.Context, c *Collector, count int, want func(i int) []byte) error {
+	for i := 0; ; i++ {
+		r, err := c.Receive(ctx)
+		if err == io.EOF && i == count {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("result %d: %w", i, err)
+		}
+		if r.Seq() != uint64(i) || !bytes.Equal(r.Bytes(), want(i)) {
+			return fmt.Errorf("result %d has %d bytes and number %d", i, len(r.Bytes()), r.Seq())
+		}
+		if err := errors.Join(r.Release(), r.Release()); err != nil { // the second has no effect
+			return err
+		}
 	}
 }
 

@@ -3,7 +3,6 @@
 package fanout
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -171,21 +170,7 @@ func collectedAct(ctx context.Context, w *impi.Comm, random *rand.Rand) error {
 			return s.End(ctx)
 		},
 		func() error {
-			for i := 0; ; i++ {
-				r, err := c.Receive(ctx)
-				if err == io.EOF && i == collectedChunks {
-					return nil
-				}
-				if err != nil {
-					return fmt.Errorf("result %d: %w", i, err)
-				}
-				if r.Seq() != uint64(i) || !bytes.Equal(r.Bytes(), collectedWork(collectedChunk(i))) {
-					return fmt.Errorf("result %d has %d bytes and number %d", i, len(r.Bytes()), r.Seq())
-				}
-				if err := r.Release(); err != nil {
-					return err
-				}
-			}
+			return collectAll(ctx, c, collectedChunks, func(i int) []byte { return collectedWork(collectedChunk(i)) })
 		})...)
 }
 

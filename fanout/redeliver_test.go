@@ -8,7 +8,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
 	"regexp"
@@ -143,21 +142,7 @@ func TestCollectedByCall(t *testing.T) {
 					return s.End(ctx)
 				},
 				func() error {
-					for i := 0; ; i++ {
-						r, err := c.Receive(ctx)
-						if err == io.EOF && i == count {
-							return nil
-						}
-						if err != nil {
-							return err
-						}
-						if r.Seq() != uint64(i) || !bytes.Equal(r.Bytes(), pattern(i, chunkLen(i))) {
-							return fmt.Errorf("result %d in place of %d", r.Seq(), i)
-						}
-						if err := r.Release(); err != nil {
-							return err
-						}
-					}
+					return collectAll(ctx, c, count, func(i int) []byte { return pattern(i, chunkLen(i)) })
 				},
 			}
 			for i := 1; i < 3; i++ {
