@@ -99,11 +99,11 @@ func TestPacks(t *testing.T) {
 // the peer says of others.
 func TestPacksTimed(t *testing.T) {
 	const bytes = 100_000
-	r, p := newRing(alignedMemory(ringSize)), packs{}
+	r, p, memory := newRing(alignedMemory(ringSize)), packs{}, make([]byte, bytes)
 	k, timed := uint64(0), 0
 	pass := func(unpack [packWays]time.Duration, answer func(h *Handle) uint64) (past bool) {
 		k++
-		h := &Handle{shape: layout.Flat(make([]byte, bytes))}
+		h := &Handle{shape: layout.Flat(memory)}
 		h.k = k
 		p.begin(h, r, k)
 		if h.timed {
