@@ -220,6 +220,7 @@ func TestOffers(t *testing.T) {
 	})
 	t.Run("too many", func(t *testing.T) {
 		leak.Check(t)
+		setTo(t, &goodbyeTime, time.Millisecond) // what is offered is not taken any more
 		g := start(t)
 		for range maxOffers {
 			offer(t, g)
@@ -231,6 +232,7 @@ func TestOffers(t *testing.T) {
 	})
 	t.Run("an offer while closing", func(t *testing.T) {
 		leak.Check(t)
+		setTo(t, &goodbyeTime, time.Millisecond)
 		g := start(t)
 		conn := offer(t, g)
 		require.NoError(t, g.nodes[1].Close())

@@ -34,7 +34,7 @@ func rested(t testing.TB, nodes ...*Node) {
 // becomes waits until what the nodes have of a stream from a to b is as wanted.
 func becomes(t testing.TB, a, b *Node, number uint32, sends, receives bool) {
 	t.Helper()
-	for ctx := within(t); ; runtime.Gosched() {
+	eventually(t, func() bool {
 		p, q := a.peers[b.rank].Load(), b.peers[a.rank].Load()
 		p.mu.Lock()
 		s := p.sends[number]
@@ -44,13 +44,13 @@ func becomes(t testing.TB, a, b *Node, number uint32, sends, receives bool) {
 		r := q.receives[number]
 		q.mu.Unlock()
 		if !asks && (s != nil) == sends && (r != nil) == receives {
-			return
+			return true
 		}
-		require.NoError(t, ctx.Err(), "there are a send stream: %v, a receive stream: %v", s != nil, r != nil)
 		if a != b {
 			rested(t, a, b)
 		}
-	}
+		return false
+	})
 }
 
 // carry sends a message that carries k.
@@ -95,6 +95,7 @@ func TestStreamsRest(t *testing.T) {
 // TestStreamRestsLater: messages that have not been taken, and the error of one whose length was wrong, keep
 // a stream until they are.
 func TestStreamRestsLater(t *testing.T) {
+	t.Parallel() // it waits for a tick
 	near(t, func(t *testing.T, a, b *Node) {
 		s, out := send(t, a, b.Rank(), 8)
 		binary.BigEndian.PutUint64(out, 1)

@@ -108,6 +108,7 @@ func rest(ctx context.Context, n *Node, args []string) error {
 
 // TestClosedStreamsMemory: what is closed gives its memory back, in both processes.
 func TestClosedStreamsMemory(t *testing.T) {
+	t.Parallel() // it waits for streams that rest
 	if _, err := sharedMemory(); err != nil {
 		return // not Linux
 	}
@@ -156,6 +157,7 @@ func restOnce(ctx context.Context, n *Node, args []string) error {
 
 // TestOnceMemory: streams of messages used once give their memory back when there are many of them.
 func TestOnceMemory(t *testing.T) {
+	t.Parallel() // it waits for streams that rest
 	if _, err := sharedMemory(); err != nil {
 		return // not Linux
 	}
@@ -260,6 +262,7 @@ func awaitMemory(ctx context.Context, most int) error {
 
 // TestDeadPeerMemory: what a process that is killed had access to is given back, whether it had been asked or not.
 func TestDeadPeerMemory(t *testing.T) {
+	t.Parallel() // it waits for the processes
 	if _, err := sharedMemory(); err != nil {
 		return // not Linux
 	}
