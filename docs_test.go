@@ -131,6 +131,7 @@ func TestQuickStart(t *testing.T) {
 
 // The programs sluice and bench have each subcommand and option that a page gives them.
 func TestCommands(t *testing.T) {
+	need.Full(t) // it links two programs
 	bin := t.TempDir()
 	for _, of := range []string{"./bench", "./cmd/sluice"} {
 		out, err := exec.Command("go", "build", "-o", bin, of).CombinedOutput()
@@ -470,6 +471,7 @@ func TestFirstCalls(t *testing.T) {
 // Every program of a page, a block that begins with package main, runs alone. README has one, and
 // is short.
 func TestPrograms(t *testing.T) {
+	need.Full(t) // each is built
 	all := pages(t)
 	require.LessOrEqual(t, len(all["README.md"]), 9000)
 	require.LessOrEqual(t, strings.Count(all["README.md"], "\n"), 85)

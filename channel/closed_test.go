@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/verbs/verbstest"
 )
 
@@ -106,6 +107,9 @@ func TestCloseEndsWaits(t *testing.T) {
 					continue
 				}
 				t.Run(c.name+"/"+closed, func(t *testing.T) {
+					if provider == "tcp" {
+						need.Full(t)
+					}
 					opts := []Option{WithProviders(provider), WithWait("sleep")}
 					if closed == "group of several hosts" {
 						opts = append(opts, withHosts(func(rank int) int { return rank }))

@@ -26,6 +26,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/internal/boot"
 	"github.com/sluice-hpc/sluice/internal/leak"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	procs "github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
@@ -396,6 +397,7 @@ func TestTerminated(t *testing.T) {
 
 // SIGTERM ends a job whose output nothing takes, here and with agents.
 func TestTerminatedUnread(t *testing.T) {
+	need.Full(t) // it waits for the graces
 	for _, hosts := range []bool{false, true} {
 		o := options(t, 2, "")
 		if hosts {
