@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // TestInside: the connection to a stopped process breaks, most likely while that process accesses
@@ -44,13 +46,23 @@ func inside(ctx context.Context, j *Job, _ []string) error {
 		if err := c.Send(ctx, strconv.AppendInt(nil, int64(os.Getpid()), 10), 0, 0); err != nil {
 			return err
 		}
-		<-wanted // the sender watches its link
-		r, err := c.IrecvVec(again(make([]byte, piece), pieces), 0, 1)
-		if err != nil {
-			return err
+		b := again(make([]byte, piece), pieces)
+		gone, err := c.Irecv(nil, 0, 5)
+		for err == nil {
+			select {
+			case <-wanted: // the sender watches its link
+				var r Request
+				if r, err = c.IrecvVec(b, 0, 1); err == nil {
+					_, err = r.Wait(ctx)
+				}
+			case <-gone.Done(): // the message had come, but the sender did not know
+				if _, err = gone.Wait(ctx); errors.Is(err, ErrPeerLeft) {
+					return c.Send(ctx, nil, witness, 2)
+				}
+			}
 		}
-		if _, err := r.Wait(ctx); dies("receive", err, 0) != nil {
-			return dies("receive", err, 0)
+		if err := dies("receive", err, 0); err != nil {
+			return err
 		}
 		return c.Send(ctx, nil, witness, 2)
 	case witness:
@@ -83,21 +95,37 @@ func inside(ctx context.Context, j *Job, _ []string) error {
 	if err != nil {
 		return err
 	}
-	q, err := c.IsendVec(again(m.Bytes(), pieces), victim, 1)
-	if err != nil {
-		return err
-	}
 	e, l := j.e, j.e.links[victim]
-	e.lock.Lock() // nothing else makes progress
-	err = syscall.Kill(peer, syscall.SIGUSR2)
-	for err == nil && !(q.r.acked && q.r.list == nil) {
-		runtime.Gosched()
-		e.progress()
-		if err = ctx.Err(); q.r.over() {
-			err = errors.New("the message has gone")
+	var q Request
+	for { // until it has been stopped inside: this process may lack a CPU meanwhile
+		if q, err = c.IsendVec(again(m.Bytes(), pieces), victim, 1); err != nil {
+			return err
+		}
+		e.lock.Lock() // nothing else makes progress
+		err = syscall.Kill(peer, syscall.SIGUSR2)
+		for err == nil && !q.r.over() && !(q.r.acked && q.r.list == nil) {
+			runtime.Gosched()
+			e.progress()
+			err = ctx.Err()
+		}
+		err = cmp.Or(err, ranks.Stop(ctx, peer))
+		for i := 0; i < turnIdle && err == nil; i++ { // what it has sent until then
+			if e.progress() {
+				i = 0
+			}
+		}
+		if err != nil || !q.r.over() {
+			break
+		}
+		e.lock.Unlock()
+		if _, err = q.Wait(ctx); err != nil {
+			return err
+		}
+		if err = syscall.Kill(peer, syscall.SIGCONT); err != nil {
+			return err
 		}
 	}
-	if err = cmp.Or(err, syscall.Kill(peer, syscall.SIGSTOP)); err != nil {
+	if err != nil {
 		e.lock.Unlock()
 		return err
 	}
@@ -128,9 +156,10 @@ func inside(ctx context.Context, j *Job, _ []string) error {
 		e.lock.Unlock()
 		time.Sleep(10 * time.Millisecond) // it may take seconds, in which others want the CPU
 	}
-	_, err = q.Wait(ctx)
-	if err := dies("send", err, victim); err != nil {
-		return err
+	if _, err = q.Wait(ctx); err != nil { // else its end was still on its way
+		if err := dies("send", err, victim); err != nil {
+			return err
+		}
 	}
 	if errors.Is(err, ErrBusy) { // it was inside
 		if rounds == 0 {
