@@ -102,6 +102,7 @@ type Context struct {
 	allCQs   atomic.Pointer[[]*CQ]
 	wiring   atomic.Int32 // QPs in RTR or beyond whose peer is not: polling lets other goroutines run
 	kicking  atomic.Int32 // running calls of kick
+	awaiting atomic.Int32 // running calls of await that have found a peer inside, for tests
 	kicked   chan struct{}
 	unmapped atomic.Bool  // the control segment is about to be unmapped
 	stalled  atomic.Int32 // QPs with a message that waits for a receive
@@ -349,6 +350,8 @@ func (c *Context) await(inside func() bool) bool {
 		}
 		wait.Yield()
 	}
+	c.awaiting.Add(1)
+	defer c.awaiting.Add(-1)
 	patience, cancel := wait.Patience(context.Background(), c.cfg.PeerTimeout)
 	defer cancel()
 	return wait.Until(patience, func() bool { return !inside() })

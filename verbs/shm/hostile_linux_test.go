@@ -17,7 +17,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-hpc/sluice/internal/leak"
-	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 	"github.com/sluice-hpc/sluice/verbs"
 )
@@ -286,29 +285,15 @@ func TestStrangers(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
-// A peer that does not leave a region keeps its memory from being reused: Close waits, then says
-// so.
+// Close of a region waits until the peer has left it.
 func TestRegionInUse(t *testing.T) {
-	need.Full(t)
-	leak.Check(t)
-	x, y := open(t), open(t)
-	a, b := newSide(t, x), newSide(t, y)
-	join(t, a, b)
-	a.q.in.Load().hazard = uint64(a.mr.Index()) + 1
-	start := time.Now()
-	require.ErrorIs(t, a.mr.Close(), verbs.ErrBusy)
-	require.GreaterOrEqual(t, time.Since(start), x.cfg.PeerTimeout)
-	a.q.in.Load().hazard = 0
-
-	mr, err := a.pd.AllocMR(4096, verbs.AccessAll)
-	require.NoError(t, err)
-	a.q.in.Load().hazard = uint64(mr.(*MR).Index()) + 1
-	done := make(chan error)
-	go func() { done <- mr.Close() }()
-	a.q.in.Load().hazard = 0
+	a, b := twoWithin(t, ranks.Limit)
+	leave := b.inside(t, a)
+	done := make(chan error, 1)
+	go func() { done <- a.mr.Close() }()
+	eventually(t, "Close does nothing", func() bool { return a.c.awaiting.Load() == 1 || len(done) > 0 })
+	leave()
 	require.NoError(t, <-done)
-	require.NoError(t, x.Close())
-	require.NoError(t, y.Close())
 }
 
 // The receiver reads a region outside arenas; if that is not allowed, the sender packs it. Both
