@@ -2,6 +2,7 @@ package boot
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -185,7 +186,8 @@ func TestExcuse(t *testing.T) {
 	}
 }
 
-// TestReportAfter: a wait is reported after 3, 10 and 30 s, and then each minute.
+// TestReportAfter: a wait is reported after 3, 10 and 30 s, and then each minute, however often what is waited
+// for changes.
 func TestReportAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var said []string
@@ -195,13 +197,12 @@ func TestReportAfter(t *testing.T) {
 		s.timer = time.AfterFunc(reportAfter(0), s.isDue)
 		s.mu.Unlock()
 		time.Sleep(5 * time.Second) // there is nothing to say yet
-		s.mu.Lock()
-		s.why = errors.New("x")
-		s.tell()
-		s.mu.Unlock()
+		ctx := context.WithValue(t.Context(), silenceKey{}, s)
+		waitsFor(ctx, errors.New("x"))
+		waitsFor(ctx, errors.New("y")) // the next attempt
 		time.Sleep(3 * time.Minute)
 		s.stop()
 		time.Sleep(time.Hour)
-		require.Equal(t, []string{"5s x", "10s x", "30s x", "1m0s x", "2m0s x", "3m0s x"}, said)
+		require.Equal(t, []string{"5s x", "10s y", "30s y", "1m0s y", "2m0s y", "3m0s y"}, said)
 	})
 }
