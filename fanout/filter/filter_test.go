@@ -51,7 +51,14 @@ var acts = map[string]func([]string) int{
 		wait()
 		return 0
 	},
-	"deaf":   func([]string) int { wait(); return 0 },
+	"deaf": func([]string) int { wait(); return 0 },
+	// "listens" says that a chunk has begun to come, and takes no more of it.
+	"listens": func([]string) int {
+		io.ReadFull(os.Stdin, make([]byte, 1))
+		os.Stderr.WriteString("it comes")
+		wait()
+		return 0
+	},
 	"silent": func([]string) int { io.Copy(io.Discard, os.Stdin); return 0 },
 	"sulky":  func([]string) int { io.Copy(io.Discard, os.Stdin); return 3 },
 	"chatty": func([]string) int {
@@ -176,37 +183,42 @@ func TestKilled(t *testing.T) {
 	require.ErrorContains(t, err, "killed")
 	require.NoError(t, p.Close())
 
-	p, err = filter.Start(command(t, "deaf"))
-	require.NoError(t, err)
+	p, answered := within(t, ranks.Within(t))
 	process, err = os.FindProcess(p.PID())
 	require.NoError(t, err)
-	answered := make(chan error)
-	go func() {
-		_, err := p.Do(ranks.Within(t), bytes.Repeat([]byte("chunk"), 1<<20), nil)
-		answered <- err
-	}()
 	require.NoError(t, process.Kill())
 	require.ErrorContains(t, <-answered, "killed")
 	require.NoError(t, p.Close())
 }
 
-// The end of a context ends a working filter.
-func TestContext(t *testing.T) {
-	t.Parallel()
-	p, err := filter.Start(command(t, "deaf"))
+// within starts a filter that takes the beginning of a chunk and no more, and returns when it has it: what Do
+// returns comes from answered.
+func within(t *testing.T, ctx context.Context) (p *filter.Process, answered chan error) {
+	var log logbuf.Buffer
+	c := command(t, "listens")
+	c.Stderr = &log
+	p, err := filter.Start(c)
 	require.NoError(t, err)
-	cause := errors.New("enough")
-	ctx, cancel := context.WithCancelCause(t.Context())
-	answered := make(chan error)
+	answered = make(chan error, 1)
 	go func() {
 		_, err := p.Do(ctx, bytes.Repeat([]byte("chunk"), 1<<20), nil)
 		answered <- err
 	}()
+	ranks.Eventually(t, func() bool { return log.String() != "" })
+	return p, answered
+}
+
+// The end of a context ends a working filter.
+func TestContext(t *testing.T) {
+	t.Parallel()
+	cause := errors.New("enough")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	p, answered := within(t, ctx)
 	cancel(cause)
 	require.ErrorIs(t, <-answered, cause)
 	require.NoError(t, p.Close())
 
-	_, err = filter.Once(ctx, command(t, "deaf"), []byte("chunk"), nil)
+	_, err := filter.Once(ctx, command(t, "deaf"), []byte("chunk"), nil)
 	require.ErrorIs(t, err, cause)
 }
 
