@@ -101,11 +101,14 @@ func (s *Sleepers) Enter(what Awaited) *Sleeper {
 }
 
 // Sleep sleeps until what the wait is for may have come, ctx ends, or bound is over, if it is not 0. It
-// reports whether the wait has been woken.
+// reports whether the wait has been woken. A ctx that has no Done channel ends at its deadline.
 func (s *Sleepers) Sleep(ctx context.Context, t *Sleeper, bound time.Duration) bool {
 	var until time.Time
 	if bound > 0 {
 		until = time.Now().Add(bound)
+	}
+	if end, ok := ctx.Deadline(); ok && ctx.Done() == nil && (bound <= 0 || end.Before(until)) {
+		until, bound = end, max(time.Until(end), 1)
 	}
 	s.mu.Lock()
 	t.deep = true

@@ -315,6 +315,37 @@ func TestLate(t *testing.T) {
 	})
 }
 
+// endsAt is a context that ends at a time, without a channel that says so.
+type endsAt struct {
+	context.Context
+	end time.Time
+}
+
+func (c endsAt) Deadline() (time.Time, bool) { return c.end, true }
+
+// TestDeadlineAlone: a sleep ends at the deadline of a context without a Done channel, if its bound is not
+// over before.
+func TestDeadlineAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := NewSleepers(&Bell{}, func() time.Duration { return 0 })
+		s.sleep = func(_ uint32, d time.Duration) { time.Sleep(d) }
+		ends := make(chan [2]time.Duration)
+		for _, c := range []struct{ bound, slept time.Duration }{{0, 3}, {2, 2}, {5, 3}, {0, 3}} {
+			go func() {
+				began := time.Now()
+				x := s.Enter(deaf{})
+				s.Sleep(endsAt{context.Background(), began.Add(3 * time.Millisecond)}, x, c.bound*time.Millisecond)
+				s.Leave(x)
+				ends <- [2]time.Duration{c.slept * time.Millisecond, time.Since(began)}
+			}()
+		}
+		for range 4 {
+			slept := <-ends
+			require.Equal(t, slept[0], slept[1])
+		}
+	})
+}
+
 // TestExplore: the exploration finds a ring that is lost.
 func TestExplore(t *testing.T) {
 	lost := 0
