@@ -111,7 +111,8 @@ func (a *arenas) addLoan(of *arena, c *Context) *arena {
 	return ar
 }
 
-// endLoan ends the loan of an arena without guests of this context, if there still is one.
+// endLoan ends the loan of an arena without guests of this context, if there still is one. That of a context
+// which is ending ends when it closes: peers may still read what they have mapped.
 func (c *Context) endLoan(of *arena) error {
 	a := &c.arenas
 	loan := a.loan(of)
@@ -122,15 +123,16 @@ func (c *Context) endLoan(of *arena) error {
 	return loan.giveBack()
 }
 
-// remove takes an arena out of the list, and says whether it was there.
+// remove takes an arena out of the list, unless all are to stay, and says whether it has.
 func (a *arenas) remove(ar *arena) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	i := slices.Index(a.list, ar)
-	if i >= 0 {
-		a.list = slices.Delete(a.list, i, i+1)
+	if i < 0 || a.ending {
+		return false
 	}
-	return i >= 0
+	a.list = slices.Delete(a.list, i, i+1)
+	return true
 }
 
 // close unmaps an arena; of a loan it tells the owner, which may.

@@ -156,6 +156,29 @@ func TestLoanOutlived(t *testing.T) {
 	require.Zero(t, local.Len())
 }
 
+// TestLoanEnding: what a peer has mapped of lent memory keeps its bytes when the borrower closes after the owner.
+func TestLoanEnding(t *testing.T) {
+	leak.Check(t)
+	x, y := open(t), open(t)
+	a, b := newSide(t, x), newSide(t, y)
+	join(t, a, b)
+	o, pd := owner(t)
+	own, err := pd.AllocMR(4096, verbs.AccessAll)
+	require.NoError(t, err)
+	guest, err := a.pd.RegMR(own.Bytes(), verbs.AccessAll)
+	require.NoError(t, err)
+	mem, ar := b.mapped(t, guest), local.Find(own.Bytes())
+	mem[7] = 3
+	require.NoError(t, o.Close())
+	x.Ending()
+	require.NoError(t, guest.Close())
+	require.NotNil(t, x.arenas.loan(ar), "the peer is told to give it back")
+	require.NoError(t, x.Close())
+	require.EqualValues(t, 3, mem[7])
+	require.Nil(t, ar.mem, "the owner's memory stays")
+	require.NoError(t, y.Close())
+}
+
 // TestNoLoanLeft: without a number for the arena the memory is registered as any other. There still are numbers for
 // the context's own.
 func TestNoLoanLeft(t *testing.T) {
