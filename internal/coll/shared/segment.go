@@ -21,9 +21,8 @@ const (
 	buffers = 3 // pieces of a long operation that a member may be ahead
 
 	// A buffer has leastBuffer to mostBuffer bytes, and the buffers of all members of a host together
-	// have allBuffers, if that is between: see bufferSize. A segment has at most 1 MiB: the pages of
-	// larger memory go back to the system when its owner closes its node, and a member that is late
-	// may still read this.
+	// have allBuffers, if that is between: see bufferSize. A segment has at most 1 MiB, so that it fits
+	// into the smallest arena of verbs/shm.
 	leastBuffer = 32 << 10
 	mostBuffer  = 256 << 10
 	allBuffers  = 6 << 20
