@@ -130,10 +130,9 @@ func Agent(ctx context.Context, in io.Reader, out, stderr io.Writer, folder stri
 	a.feed = &feed{out: a.out}
 	a.feed.moved = sync.NewCond(&a.feed.mu)
 	go func() {
-		err := a.obey(ctx)
+		conversation <- a.obey(ctx)
 		cancel() // the launcher is gone
 		a.feed.end()
-		conversation <- err
 	}()
 	text := ""
 	if err := a.run(ctx, setup); err != nil && !errors.Is(err, context.Canceled) {
@@ -144,13 +143,16 @@ func Agent(ctx context.Context, in io.Reader, out, stderr io.Writer, folder stri
 	a.out.close()
 	select {
 	case <-a.out.done:
-		return nil
-	case err := <-conversation: // which may have read what is being written
-		if errors.Is(err, io.EOF) {
-			return nil
+		select {
+		case err = <-conversation: // it has ended the ranks
+		default:
 		}
-		return err
+	case err = <-conversation: // which may have read what is being written
 	}
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
 }
 
 // working is an agent at work.
