@@ -266,6 +266,17 @@ func TestFleetFolder(t *testing.T) {
 	require.Equal(t, strings.Repeat(here+"\n", 2), out.String())
 }
 
+// startKnown starts a job of "told", and returns when the launcher knows that all ranks have been started, which
+// an agent says after their first output, perhaps: then it passes on signals.
+func startKnown(t *testing.T, o Options) *running {
+	o.Signals = []os.Signal{syscall.SIGUSR1}
+	r := startRun(t, o)
+	r.out.next(t, o.Size)
+	require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGUSR1))
+	r.out.next(t, o.Size)
+	return r
+}
+
 // An agent that is killed takes its ranks with it, and its host is named; so is one that is stopped.
 func TestFleetLost(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -276,12 +287,10 @@ func TestFleetLost(t *testing.T) {
 		"stopped": {syscall.SIGSTOP, "no answer for 1s"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			pid := filepath.Join(t.TempDir(), "pid")
-			o := across(t, options(t, 4, "wait"), `[ "$1" = b ] && echo $$ >`+pid)
+			o := across(t, options(t, 4, "told"), `[ "$1" = b ] && echo $$ >`+pid)
 			o.Hosts.Silence = time.Second
-			r := startRun(t, o)
-			r.out.next(t, 4)
+			r := startKnown(t, o)
 			text, err := os.ReadFile(pid)
 			require.NoError(t, err)
 			var agent int
@@ -302,10 +311,9 @@ func TestFleetLost(t *testing.T) {
 func TestFleetKilled(t *testing.T) {
 	t.Parallel() // it waits for the agent
 	pid := filepath.Join(t.TempDir(), "pid")
-	o := across(t, options(t, 4, "wait"), `[ "$1" = b ] && echo $$ >`+pid)
+	o := across(t, options(t, 4, "told"), `[ "$1" = b ] && echo $$ >`+pid)
 	o.Hosts.Silence, o.KillGrace = -1, -1
-	r := startRun(t, o)
-	r.out.next(t, 4)
+	r := startKnown(t, o)
 	text, err := os.ReadFile(pid)
 	require.NoError(t, err)
 	var agent int

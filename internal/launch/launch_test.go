@@ -93,6 +93,16 @@ var acts = map[string]func(args []string) int{
 		}
 		return 1
 	},
+	// told says that SIGUSR1 has come.
+	"told": func([]string) int {
+		c := make(chan os.Signal, 1)
+		signal.Notify(c, syscall.SIGUSR1)
+		say("ready")
+		for range c {
+			say("told")
+		}
+		return 1
+	},
 	"env": func([]string) int {
 		for _, e := range os.Environ() {
 			say(e)
