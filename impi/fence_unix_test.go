@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
-	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -43,7 +42,7 @@ func inside(ctx context.Context, j *Job, _ []string) error {
 	case victim:
 		wanted := make(chan os.Signal, 1)
 		signal.Notify(wanted, syscall.SIGUSR2)
-		if err := c.Send(ctx, strconv.AppendInt(nil, int64(os.Getpid()), 10), 0, 0); err != nil {
+		if err := sendPID(ctx, c, 0, 0); err != nil {
 			return err
 		}
 		b := again(make([]byte, piece), pieces)
@@ -81,12 +80,7 @@ func inside(ctx context.Context, j *Job, _ []string) error {
 		_, err := c.Recv(ctx, nil, victim, 2)
 		return err
 	}
-	var number [20]byte
-	st, err := c.Recv(ctx, number[:], victim, 0)
-	if err != nil {
-		return err
-	}
-	peer, err := strconv.Atoi(string(number[:st.Len]))
+	peer, err := recvPID(ctx, c, victim, 0)
 	if err != nil {
 		return err
 	}

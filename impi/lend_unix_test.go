@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
-	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -166,7 +165,7 @@ func lendAndStop(ctx context.Context, n *channel.Node, j *Job) error {
 		return err
 	}
 	if c.Rank() == 1 {
-		if err := c.Send(ctx, strconv.AppendInt(nil, int64(os.Getpid()), 10), 0, pid); err != nil {
+		if err := sendPID(ctx, c, 0, pid); err != nil {
 			return err
 		}
 		for round := range rounds {
@@ -182,12 +181,7 @@ func lendAndStop(ctx context.Context, n *channel.Node, j *Job) error {
 		}
 		return leaveTogether(ctx, c)
 	}
-	var number [20]byte
-	st, err := c.Recv(ctx, number[:], 1, pid)
-	if err != nil {
-		return err
-	}
-	peer, err := strconv.Atoi(string(number[:st.Len]))
+	peer, err := recvPID(ctx, c, 1, pid)
 	if err != nil {
 		return err
 	}

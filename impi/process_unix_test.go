@@ -107,6 +107,20 @@ func play(a act, args []string) (err error) {
 // provider: the death of one is noticed by the connection to it.
 var waits = map[string]struct{ seconds bool }{"inside": {true}, "stop": {true}, "lendstop": {true}, "death": {}}
 
+// sendPID sends the ID of this process, for recvPID.
+func sendPID(ctx context.Context, c *Comm, to, tag int) error {
+	return c.Send(ctx, strconv.AppendInt(nil, int64(os.Getpid()), 10), to, tag)
+}
+
+func recvPID(ctx context.Context, c *Comm, from, tag int) (int, error) {
+	var b [20]byte
+	st, err := c.Recv(ctx, b[:], from, tag)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(string(b[:st.Len]))
+}
+
 // apart runs an act as a job for each place between hosts.
 func apart(t *testing.T, size int, act string, args ...string) {
 	for _, p := range places {
@@ -442,7 +456,7 @@ func stopped(ctx context.Context, j *Job, args []string) error {
 	}
 	msg, got := pattern(size, 1), make([]byte, size)
 	if c.Rank() == 1 {
-		if err := c.Send(ctx, strconv.AppendInt(nil, int64(os.Getpid()), 10), 0, 0); err != nil {
+		if err := sendPID(ctx, c, 0, 0); err != nil {
 			return err
 		}
 		for round := range rounds {
@@ -455,12 +469,7 @@ func stopped(ctx context.Context, j *Job, args []string) error {
 		}
 		return leaveTogether(ctx, c)
 	}
-	var number [20]byte
-	st, err := c.Recv(ctx, number[:], 1, 0)
-	if err != nil {
-		return err
-	}
-	peer, err := strconv.Atoi(string(number[:st.Len]))
+	peer, err := recvPID(ctx, c, 1, 0)
 	if err != nil {
 		return err
 	}

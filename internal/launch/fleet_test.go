@@ -309,7 +309,6 @@ func TestFleetLost(t *testing.T) {
 
 // An agent that does not answer keeps up no job that is being killed.
 func TestFleetKilled(t *testing.T) {
-	t.Parallel() // it waits for the agent
 	pid := filepath.Join(t.TempDir(), "pid")
 	o := across(t, options(t, 4, "told"), `[ "$1" = b ] && echo $$ >`+pid)
 	o.Hosts.Silence, o.KillGrace = -1, -1
