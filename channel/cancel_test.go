@@ -67,14 +67,17 @@ func TestCancel(t *testing.T) {
 
 // TestCancelRace: while messages come, each is received once and in order, whatever is cancelled.
 func TestCancelRace(t *testing.T) {
-	const count = 300
+	count := uint64(300)
+	if testing.Short() {
+		count = 60
+	}
 	for _, size := range cancelSizes {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			everywhere(t, func(t *testing.T, a, b *Node) {
 				s, out := send(t, a, b.Rank(), size)
 				sent := make(chan error, 1)
 				go func() {
-					for i := range uint64(count) {
+					for i := range count {
 						binary.NativeEndian.PutUint64(out[size-8:], i)
 						if err := s.Run(t.Context()); err != nil {
 							sent <- err

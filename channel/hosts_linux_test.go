@@ -194,13 +194,11 @@ func TestTooLarge(t *testing.T) {
 // TestCramped: ranks that allocate at the same moment, or little by little, do not exceed the room of
 // a cgroup together.
 func TestCramped(t *testing.T) {
+	need.Full(t)
 	procs := need.MemoryGroup(t, 320<<20)
 	for _, provider := range []string{"shm", "tcp"} {
 		for _, size := range []int{150 << 20, 1 << 20, 64 << 10} {
 			t.Run(fmt.Sprint(provider, size), func(t *testing.T) {
-				if (size == 150<<20) != (provider == "tcp") || size == 1<<20 {
-					need.Full(t)
-				}
 				r, out := run(t, provider, 3, "cramped", fmt.Sprint(size), procs, fmt.Sprint(max(1, 150<<20/size)))
 				require.Zero(t, r.ExitStatus(), out)
 				require.LessOrEqual(t, strings.Count(out, "blocks: <nil>"), 3*2, out)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
@@ -71,6 +72,7 @@ func TestAllocHoldsNobodyUp(t *testing.T) {
 // TestGroupsGoBack: when many groups have been used and closed, their shared memory goes back, at
 // both members, although one closes all of its own first.
 func TestGroupsGoBack(t *testing.T) {
+	need.Full(t)
 	worlds := worlds(t, 2, WithProviders("shm"))
 	const count = 200
 	files, mappings := arenas(t), mappedArenas(t)

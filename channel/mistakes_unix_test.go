@@ -98,7 +98,7 @@ var mistakes = []mistake{
 	{name: "no such provider", at: 1, env: "SLUICE_TRANSPORT=tpc", all: `rank 1 gave up: invalid argument: SLUICE_TRANSPORT="tpc": provider "tpc" has no device here`, own: `provider "tpc"`, culprit: "1"},
 	{name: "no such network", at: 2, env: "SLUICE_NET=203.0.113.0/24", all: "rank 2 gave up: SLUICE_NET=203.0.113.0/24: this host has no such address", own: "SLUICE_NET=203.0.113.0/24", culprit: "2"},
 	{name: "another program, with SLUICE_SAME", at: 2, env: "SLUICE_SAME=1", program: otherName, all: " was refused: it runs another program, ", own: "another program, ", culprit: "2"},
-	{name: "another build, with SLUICE_SAME", at: 1, env: "SLUICE_SAME=1", program: otherBuild, all: " was refused: it runs another build of channel.test than rank ", own: "another build of channel.test than rank", culprit: "1"},
+	{name: "another build, with SLUICE_SAME", at: 1, env: "SLUICE_SAME=1", program: otherBuild, all: " was refused: it runs another build of ", own: "another build of ", culprit: "1"},
 
 	// Of one that cannot: whatever it is, it ends no rank.
 	{name: "another secret", at: 2, env: "SLUICE_SECRET=" + otherTestSecret, all: "; rank 2 was refused: another secret", own: "the two ends have different secrets"},

@@ -112,13 +112,9 @@ func TestClosedStreamsMemory(t *testing.T) {
 	if _, err := sharedMemory(); err != nil {
 		return // not Linux
 	}
-	streams := "10000"
-	if testing.Short() {
-		streams = "1000"
-	} else {
-		need.Memory(t, 3)
-	}
-	r, out := run(t, "shm", 2, "rest", streams)
+	need.Full(t)
+	need.Memory(t, 3)
+	r, out := run(t, "shm", 2, "rest", "10000")
 	require.Zero(t, r.ExitStatus(), out)
 }
 
@@ -161,11 +157,8 @@ func TestOnceMemory(t *testing.T) {
 	if _, err := sharedMemory(); err != nil {
 		return // not Linux
 	}
-	streams := "10000"
-	if testing.Short() {
-		streams = "2000"
-	}
-	r, out := run(t, "shm", 2, "rest-once", streams)
+	need.Full(t)
+	r, out := run(t, "shm", 2, "rest-once", "10000")
 	require.Zero(t, r.ExitStatus(), out)
 }
 
@@ -266,6 +259,7 @@ func TestDeadPeerMemory(t *testing.T) {
 	if _, err := sharedMemory(); err != nil {
 		return // not Linux
 	}
+	need.Full(t)
 	r, out := run(t, "shm", 2, "rest-dying")
 	require.Equal(t, []int{0, 137}, r.Status, out)
 }

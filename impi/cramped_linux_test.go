@@ -39,6 +39,7 @@ func cramped(ctx context.Context, j *Job, args []string) error {
 // TestCramped: ranks that allocate at the same moment, or little by little, do not exceed the room of
 // a cgroup together. Between networks they cannot look at it: ip-netns(8) mounts a /sys without cgroups.
 func TestCramped(t *testing.T) {
+	need.Full(t)
 	procs := need.MemoryGroup(t, 320<<20)
 	for _, p := range places {
 		if _, wired := nettest.Wire(p.name); wired || p.hosts == 1 {
@@ -47,9 +48,6 @@ func TestCramped(t *testing.T) {
 		for _, size := range []int{150 << 20, 1 << 20} {
 			t.Run(fmt.Sprint(p.name, size), func(t *testing.T) {
 				p.seldom(t)
-				if size == 1<<20 { // as over channel
-					need.Full(t)
-				}
 				r, out := launched(t, p, 3, "cramped", fmt.Sprint(size), fmt.Sprint(150<<20/size), procs)
 				require.Zero(t, r.ExitStatus(), out)
 				require.LessOrEqual(t, strings.Count(out, "blocks: <nil>"), 3*2, out)

@@ -63,7 +63,11 @@ func TestMove(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %#x", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
-	for range 2000 {
+	rounds := 2000
+	if testing.Short() {
+		rounds = 400
+	}
+	for range rounds {
 		n := r.IntN(3000)
 		if r.IntN(20) == 0 {
 			n = r.IntN(100_000) // so that single blocks are large

@@ -317,6 +317,7 @@ func deadBeforeConnect(w *world) {
 // their outstanding operations.
 func bothSurvive(w *world) {
 	v := w.victim(usual)
+	v.greet() // or each of its connections would be tried for long
 	const n = 1 << 18
 	near, far := w.pair(qpSpec{}, usual)
 	src, dst := w.alloc(w.near, n, 0, own).fill(1), w.alloc(w.far, n, verbs.AccessAll, heap)

@@ -308,6 +308,9 @@ func TestLargeElements(t *testing.T) {
 	r := rand.New(rand.NewPCG(21, 22))
 	for _, size := range []int{2, 9} {
 		for _, whole := range []bool{false, true} {
+			if whole && size > 2 && testing.Short() {
+				continue
+			}
 			for _, kind := range allKinds {
 				h := newHeap(size, Flat, false)
 				each, n := 128, 128*20
