@@ -3,6 +3,7 @@ package exact_test
 import (
 	"encoding/binary"
 	"math"
+	"math/big"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -82,6 +83,54 @@ func FuzzUnmarshal(f *testing.F) {
 		require.NoError(t, back.SetWords(&w))
 		require.Equal(t, a, back)
 		a.Round()
+	})
+}
+
+// FuzzSetNarrowWords: narrow words are those of no accumulators, or of such as have their sum.
+func FuzzSetNarrowWords(f *testing.F) {
+	for _, c := range []struct {
+		low   int
+		terms []float64
+	}{{66, []float64{1, -1e-9, 3}}, {0, []float64{5e-324}}, {limbs - 4, []float64{-huge, -huge}}, {60, []float64{nan}}} {
+		var a exact.Accumulator
+		a.AddSlice(c.terms)
+		words := make([]int64, exact.FlagWords+4)
+		a.NarrowWords(words, c.low)
+		b := []byte{byte(c.low)}
+		for _, v := range words {
+			b = binary.LittleEndian.AppendUint64(b, uint64(v))
+		}
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) < 1+8*(exact.FlagWords+2) {
+			return
+		}
+		low, words := int(b[0]), make([]int64, (len(b)-1)/8)
+		for i := range words {
+			words[i] = int64(binary.LittleEndian.Uint64(b[1+8*i:]))
+		}
+		if low+len(words)-exact.FlagWords > limbs {
+			return // it panics
+		}
+		a := *filled()
+		if err := a.SetNarrowWords(words, low); err != nil {
+			require.ErrorIs(t, err, exact.ErrWords)
+			require.Equal(t, *filled(), a)
+			return
+		}
+		var back exact.Accumulator
+		w := wordsOf(&a)
+		require.NoError(t, back.SetWords(&w))
+		require.Equal(t, a, back)
+		if got := a.Round(); words[0]|words[1]|words[2] == 0 { // no NaN, no infinity
+			sum := new(big.Int)
+			for i := len(words) - 1; i >= exact.FlagWords; i-- {
+				sum.Add(sum.Lsh(sum, 32), big.NewInt(words[i]))
+			}
+			want, _ := new(big.Float).SetMantExp(new(big.Float).SetInt(sum), 32*low-2150).Float64()
+			require.True(t, want == got, "%v is %v", got, want)
+		}
 	})
 }
 
