@@ -373,7 +373,7 @@ func (s *exactSeries) check() {
 	checkExact(s.total.Round(), lists...)
 }
 
-const longAddSlice = `The terms have the same sign and exponent, which is the slowest case for long slices.
+const longAddSlice = `The terms have the same sign and exponent.
 The sum is compared with one in sufficiently wide numbers.`
 
 // addSliceSeries adds up the same terms repeatedly.

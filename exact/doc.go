@@ -19,7 +19,7 @@
 // [Accumulator.AppendBinary].
 //
 // [AddStrided] and [AddProductsStrided] take elements with a stride, and float32; [AddComplex] and
-// [AddInner] take complex numbers into a [Complex]. All read the memory as it is.
+// [AddInner] take complex numbers into a [Complex]. None needs another slice.
 //
 // # Algorithm
 //
