@@ -21,8 +21,8 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// open opens a context of the provider, below package verbs.
-func open(t testing.TB) *Context { return openWithin(t, time.Second) }
+// open opens a context of the provider, below package verbs. Its peers have all the time of a test.
+func open(t testing.TB) *Context { return openWithin(t, ranks.Limit) }
 
 // soon is the peer timeout in tests in which it expires.
 const soon = 100 * time.Millisecond
