@@ -250,19 +250,28 @@ func TestWrongSecret(t *testing.T) {
 			b := openSite(t, verbs.Config{Secret: []byte("another"), Portable: portable, Logger: text})
 			c := openSite(t, verbs.Config{Insecure: true, Portable: portable, Logger: text})
 			d := openSite(t, verbs.Config{Secret: secret, Job: "another", Portable: portable, Logger: text})
-			for _, other := range []*site{b, c, d} {
+			for _, other := range []struct {
+				*site
+				why []error
+			}{
+				{b, []error{proof.ErrSecret, proof.ErrRefused}},
+				{c, []error{proof.ErrInsecure}},
+				{d, []error{proof.ErrJob}},
+			} {
 				qa, qb := a.qp(), other.qp()
 				connectQPs(t, qa, qb, verbs.ConnectAttr{Timeout: 10, RetryCnt: verbs.Retries(1)})
-				for s, q := range map[*site]*verbs.QP{a: qa, other: qb} {
+				// They dial until a send has waited in vain, which may be sooner than an attempt fails.
+				for _, why := range other.why {
+					logged := func() bool { return strings.Contains(j.String(), why.Error()) }
+					require.Eventually(t, logged, ranks.Limit, time.Millisecond, "%v, not in\n%s", why, j)
+				}
+				for s, q := range map[*site]*verbs.QP{a: qa, other.site: qb} {
 					_, err := q.PostSend([]verbs.SendWR{{WRID: 1, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled}})
 					require.NoError(t, err)
 					wc := s.await(1)[0]
 					require.Equal(t, verbs.WCRetryExcErr, wc.Status)
 					require.EqualValues(t, vendorNotConnected, wc.VendorErr)
 				}
-			}
-			for _, why := range []error{proof.ErrSecret, proof.ErrRefused, proof.ErrInsecure, proof.ErrJob} {
-				require.Contains(t, j.String(), why.Error())
 			}
 		})
 	}
