@@ -149,6 +149,7 @@ func (a *adapter) admit(nc net.Conn, gid verbs.GID) error {
 	if confirm.kind != kindConfirm || confirm.dst != theirs.dst || confirm.src != theirs.src {
 		return fmt.Errorf("%w: got %v, want CONFIRM", errFrame, confirm.kind)
 	}
+	a.hall.leave(nc) // the end of the context closes guests, but lets QPs' connections finish sending
 	return q.takeOver(life, &theirs, nc)
 }
 

@@ -76,7 +76,7 @@ func (h *hall) admit(nc net.Conn) bool {
 	return true
 }
 
-// leave removes a connection that is closed or now belongs to a QP.
+// leave removes a connection that is closed or about to belong to a QP.
 func (h *hall) leave(nc net.Conn) {
 	h.strangers.Leave(nc)
 	h.mu.Lock()

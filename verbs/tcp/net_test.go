@@ -439,6 +439,45 @@ func TestCloseDelivers(t *testing.T) {
 	}
 }
 
+// TestAdopted: once a QP has taken over a connection, the end of the context's guests does not cut it,
+// even if the goroutine that has welcomed it still runs.
+func TestAdopted(t *testing.T) {
+	for name, portable := range drivers {
+		t.Run(name, func(t *testing.T) {
+			leak.Check(t)
+			b := openLab(t, portable)
+			h := b.waiting(7)
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			require.NoError(t, err)
+			defer l.Close()
+			nc, err := net.Dial("tcp", l.Addr().String())
+			require.NoError(t, err)
+			defer nc.Close()
+			nc.SetDeadline(time.Now().Add(ranks.Limit))
+			accepted, err := l.Accept()
+			require.NoError(t, err)
+			require.True(t, b.a.hall.strangers.Enter(accepted))
+			admitted := make(chan error, 1)
+			go func() { admitted <- b.a.admit(accepted, b.a.gids[0]) }()
+			_, err = proof.Dial(nc, b.a.proofParams(identity{far, farPort, farQPN}), nil)
+			require.NoError(t, err)
+			require.NoError(t, writeHandshake(nc, &frame{kind: kindOpen, flags: flagFinal, dst: h.q.Num, src: farQPN, psn: psn, expectPSN: psn}))
+			f, err := readHandshake(nc)
+			require.NoError(t, err)
+			require.Equal(t, kindOpened, f.kind)
+			require.NoError(t, writeHandshake(nc, &frame{kind: kindConfirm, dst: h.q.Num, src: farQPN}))
+			require.NoError(t, <-admitted)
+			b.a.hall.close()
+			m := b.reg(fill(make([]byte, 10), 1))
+			h.post(signalled(1, verbs.OpSend, sge(m, 0, 10)))
+			require.NoError(t, h.q.Close())
+			got, err := io.ReadAll(nc)
+			require.NoError(t, err)
+			require.Contains(t, string(got), string(m.Bytes()))
+		})
+	}
+}
+
 // TestAttendance: while a CQ is polled, only polling drives the connection; when polling
 // stops, the engine finishes the work.
 func TestAttendance(t *testing.T) {

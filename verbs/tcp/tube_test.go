@@ -90,8 +90,13 @@ type lab struct {
 
 func newLab(t testing.TB) *lab {
 	t.Helper()
+	return openLab(t, false)
+}
+
+func openLab(t testing.TB, portable bool) *lab {
+	t.Helper()
 	a, err := openContext("tcp_lo", nic.NIC{Name: "lo", MTU: 65536, Addrs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}},
-		verbs.Config{Insecure: true, PeerTimeout: time.Minute, Logger: slog.New(slog.DiscardHandler)})
+		verbs.Config{Insecure: true, PeerTimeout: time.Minute, Portable: portable, Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, a.Close()) })
 	p, err := a.AllocPD()
@@ -115,8 +120,26 @@ var far = verbs.GIDFromAddr(netip.MustParseAddr("0.0.0.1"))
 // psn is the first PSN of both sides of a tube.
 const psn = 5
 
+// farPort and farQPN are the rest of its identity.
+const (
+	farPort = 9
+	farQPN  = 7
+)
+
 // half creates a QP in RTS that is connected to a new tube.
 func (b *lab) half(rnrRetry uint8) *half {
+	b.Helper()
+	h := b.waiting(rnrRetry)
+	ok, err := h.q.attach(h.q.life, &frame{maxAnswers: 4}, func(*conn) (transport, error) { return h.tube, nil })
+	require.NoError(b, err)
+	require.True(b, ok)
+	h.conn = h.q.conn
+	b.Cleanup(h.close)
+	return h
+}
+
+// waiting creates a QP in RTS that waits to be dialed.
+func (b *lab) waiting(rnrRetry uint8) *half {
 	b.Helper()
 	c, err := b.a.CreateCQ(1024, nil)
 	require.NoError(b, err)
@@ -124,18 +147,13 @@ func (b *lab) half(rnrRetry uint8) *half {
 		Cap: verbs.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInlineData: 64}})
 	require.NoError(b, err)
 	h := &half{lab: b, q: p.(*qp), cq: c.(*cq), tube: &tube{room: -1}}
-	b.Cleanup(h.close)
 	h.modify(verbs.QPAttr{QPState: verbs.QPInit, PortNum: 1, AccessFlags: verbs.AccessAll},
 		verbs.MaskState|verbs.MaskPKeyIndex|verbs.MaskPort|verbs.MaskAccessFlags)
-	h.modify(verbs.QPAttr{QPState: verbs.QPRTR, PathMTU: verbs.MTU4096, DestQPNum: 7, RQPSN: psn, MaxDestRdAtomic: 4, MinRNRTimer: 0,
-		AHAttr: verbs.AHAttr{PortNum: 1, IsGlobal: true, DGID: far, DLID: 9}},
+	h.modify(verbs.QPAttr{QPState: verbs.QPRTR, PathMTU: verbs.MTU4096, DestQPNum: farQPN, RQPSN: psn, MaxDestRdAtomic: 4, MinRNRTimer: 0,
+		AHAttr: verbs.AHAttr{PortNum: 1, IsGlobal: true, DGID: far, DLID: farPort}},
 		verbs.MaskState|verbs.MaskAV|verbs.MaskPathMTU|verbs.MaskDestQPN|verbs.MaskRQPSN|verbs.MaskMaxDestRdAtomic|verbs.MaskMinRNRTimer)
 	h.modify(verbs.QPAttr{QPState: verbs.QPRTS, SQPSN: psn, RetryCnt: 7, RNRRetry: rnrRetry, MaxRdAtomic: 4},
 		verbs.MaskState|verbs.MaskSQPSN|verbs.MaskTimeout|verbs.MaskRetryCnt|verbs.MaskRNRRetry|verbs.MaskMaxQPRdAtomic)
-	ok, err := h.q.attach(h.q.life, &frame{maxAnswers: 4}, func(*conn) (transport, error) { return h.tube, nil })
-	require.NoError(b, err)
-	require.True(b, ok)
-	h.conn = h.q.conn
 	return h
 }
 
