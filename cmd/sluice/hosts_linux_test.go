@@ -99,7 +99,7 @@ func testHosts(t *testing.T, b bed) {
 	c := sshd.New(t, 2, "1m")
 	sorted := func(out string) []string {
 		lines := slices.Sorted(strings.SplitSeq(strings.TrimSuffix(out, "\n"), "\n"))
-		return slices.DeleteFunc(lines, fewCPUs)
+		return slices.DeleteFunc(lines, aside)
 	}
 	out, status := b.across(t, c, "neighbors", "-H", "h1:2,h2:2", b.self)
 	require.Zero(t, status, out)
@@ -126,7 +126,7 @@ func testHosts(t *testing.T, b bed) {
 		require.Zero(t, status, out)
 		found := 0
 		for line := range strings.Lines(out) {
-			if fewCPUs(line) {
+			if aside(line) {
 				continue
 			}
 			at, err := netip.ParseAddrPort(strings.TrimSpace(line))
@@ -149,8 +149,11 @@ func testHosts(t *testing.T, b bed) {
 	c.AwaitQuiet()
 }
 
-// fewCPUs says that a line is what sluice says of a host with fewer CPUs than ranks.
-func fewCPUs(line string) bool { return strings.HasPrefix(line, "host ") }
+// aside says that a line is no output of the program, but what is said of a host with fewer CPUs than ranks,
+// or of ranks that are late because hosts are busy.
+func aside(line string) bool {
+	return strings.HasPrefix(line, "host ") || strings.Contains(line, " WARN waiting for ") || strings.Contains(line, "; still waiting: ")
+}
 
 // listening prints the addresses at which TCP sockets of this network namespace listen.
 func listening() error {
