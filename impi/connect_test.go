@@ -254,7 +254,9 @@ func TestAbsent(t *testing.T) {
 				d.apart()
 			}
 			d.listeners[1].Close()
-			_, err := d.host(within(t), 0, 50*time.Millisecond)
+			c, err := Config{Log: slog.New(slog.DiscardHandler), Providers: []string{}, warnAfter: time.Millisecond}.complete()
+			require.NoError(t, err)
+			_, err = assemble(within(t), "join", d.rosters[0], d.listeners[0], c)
 			requireError(t, err, ErrUnreachable, 1)
 			require.ErrorContains(t, err, "refused")
 		})
