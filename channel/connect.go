@@ -233,11 +233,12 @@ func (n *Node) accept() {
 			}
 			continue
 		}
-		said = said && spare == nil
 		conn = keepalive.Keep(conn, n.opt.peerTimeout)
 		if !strangers.Enter(conn) {
 			return
 		}
+		// Strangers that are evicted make room for a moment: as long as some wait it is the same lack.
+		said = said && (spare == nil || strangers.Len() > 1)
 		n.wg.Go(func() { n.welcome(conn, strangers) })
 	}
 }

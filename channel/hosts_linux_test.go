@@ -122,36 +122,66 @@ func leave(more int) error {
 	return errors.Join(unix.Close(next), unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: most, Max: most}))
 }
 
-// besiege has strangers that say nothing take the few descriptors of rank 1. The first must make room.
+// besiege has strangers that say nothing take the few descriptors of rank 1. The first must make room. Then
+// there is room for some more, for a while.
 func besiege(ctx context.Context, n *Node, _ []string) error {
+	var held []int
 	if n.Rank() == 1 {
+		for range 3 {
+			fd, err := unix.Dup(0)
+			if err != nil {
+				return err
+			}
+			held = append(held, fd)
+		}
 		if err := leave(3); err != nil {
 			return err
 		}
 	}
-	if err := n.job.Barrier(ctx); err != nil {
-		return err
-	}
-	if n.Rank() == 0 {
-		var first net.Conn
-		for i := range 8 {
-			conn, err := net.Dial("tcp", netip.AddrPortFrom(n.addresses[1].addrs[0], n.addresses[1].port).String())
-			if err != nil {
-				return err
-			}
-			defer conn.Close()
-			if i == 0 {
-				first = conn
-			}
-		}
-		if _, err := io.Copy(io.Discard, first); err != nil && !errors.Is(err, unix.ECONNRESET) {
+	var strangers []net.Conn
+	for range 2 {
+		if err := n.job.Barrier(ctx); err != nil {
 			return err
 		}
+		if n.Rank() == 0 {
+			first := len(strangers)
+			for range 8 {
+				conn, err := net.Dial("tcp", netip.AddrPortFrom(n.addresses[1].addrs[0], n.addresses[1].port).String())
+				if err != nil {
+					return err
+				}
+				defer conn.Close()
+				strangers = append(strangers, conn)
+			}
+			if err := ends(strangers[first]); err != nil {
+				return err
+			}
+		}
+		if err := n.job.Barrier(ctx); err != nil {
+			return err
+		}
+		for _, fd := range held {
+			unix.Close(fd)
+		}
+		held = nil
 	}
-	return n.job.Barrier(ctx)
+	if n.Rank() == 0 { // the siege lasts until rank 1 closes its node
+		return ends(strangers[len(strangers)-1])
+	}
+	return nil
 }
 
-// TestBesieged: a rank whose descriptors are held by strangers that say nothing closes the oldest.
+// ends waits until a connection has been closed by the other side.
+func ends(conn net.Conn) error {
+	_, err := io.Copy(io.Discard, conn)
+	if errors.Is(err, unix.ECONNRESET) {
+		err = nil
+	}
+	return err
+}
+
+// TestBesieged: a rank whose descriptors are held by strangers that say nothing closes the oldest. It says
+// that once, also if the closed ones leave room for several.
 func TestBesieged(t *testing.T) {
 	r, out := run(t, "tcp", 2, "besiege")
 	require.Zero(t, r.ExitStatus(), out)

@@ -62,6 +62,13 @@ func (y *Lobby) Leave(c io.Closer) bool {
 	return true
 }
 
+// Len is how many strangers there are.
+func (y *Lobby) Len() int {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	return len(y.list)
+}
+
 // Close closes all strangers; none can enter any more.
 func (y *Lobby) Close() {
 	y.mu.Lock()

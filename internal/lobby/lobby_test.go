@@ -29,6 +29,7 @@ func TestLobby(t *testing.T) {
 	require.True(t, y.Leave(&g[1]))
 	require.True(t, y.Enter(&g[3]))
 	require.False(t, g[2].closed)
+	require.Equal(t, 2, y.Len())
 	require.True(t, y.Evict())
 	require.True(t, g[2].closed)
 	require.False(t, y.Evict())
