@@ -31,6 +31,7 @@ import (
 func init() {
 	// mistaken joins its job, says what came of it, and ends with its standard input.
 	acts["mistaken"] = act{prepare: func([]string) error {
+		slog.SetLogLoggerLevel(slog.LevelDebug) // rank 0 says which have joined
 		n, err := Join(context.Background())
 		if err != nil {
 			var e *Error
@@ -154,10 +155,13 @@ func (m *mistake) play(t *testing.T) {
 	}
 	begin := time.Now()
 	var outputs [3]*logbuf.Buffer
-	for rank := range outputs {
-		if slices.Contains(m.absent, rank) {
-			continue
+	says := func(rank int, want string) {
+		for !strings.Contains(outputs[rank].String(), want) {
+			require.NoError(t, ctx.Err(), "rank %d does not say %q, but\n%s", rank, want, outputs[rank])
+			time.Sleep(time.Millisecond)
 		}
+	}
+	start := func(rank int) {
 		env := map[string]string{"SLUICE_RANK": fmt.Sprint(rank), "SLUICE_SIZE": "3", "SLUICE_SERVER": server, "SLUICE_SECRET": testSecret, "SLUICE_JOB": "job"}
 		act, program := "mistaken", ranks.Program()
 		if rank == m.at {
@@ -184,13 +188,18 @@ func (m *mistake) play(t *testing.T) {
 		require.NoError(t, cmd.Start())
 		t.Cleanup(func() { in.Close(); cmd.Process.Kill(); cmd.Wait() })
 	}
-	low := slices.IndexFunc(outputs[:], func(out *logbuf.Buffer) bool { return out != nil && (m.at < 0 || out != outputs[m.at]) })
-	says := func(rank int, want string) {
-		for !strings.Contains(outputs[rank].String(), want) {
-			require.NoError(t, ctx.Err(), "rank %d does not say %q, but\n%s", rank, want, outputs[rank])
-			time.Sleep(time.Millisecond)
+	for rank := range outputs {
+		if rank != m.at && !slices.Contains(m.absent, rank) {
+			start(rank)
 		}
 	}
+	if m.at > 0 && m.culprit != "" { // rank 0 waits for half a second for those that come after the mistake
+		says(0, fmt.Sprintf("rendezvous: joined rank=%d ", 3-m.at))
+	}
+	if m.at >= 0 {
+		start(m.at)
+	}
+	low := slices.IndexFunc(outputs[:], func(out *logbuf.Buffer) bool { return out != nil && (m.at < 0 || out != outputs[m.at]) })
 	all := strings.ReplaceAll(m.all, "$SERVER", server)
 	for rank, out := range outputs {
 		switch {
