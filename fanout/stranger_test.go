@@ -46,7 +46,7 @@ func strangers(t testing.TB, n int) (*impi.Comm, []*stranger) {
 		(&startup.Server{Clients: 1 + n, Auth: startup.AuthNone}).Serve(served, ln) // strangers end as they please
 	}()
 	config := configOf("packets")
-	config.Auth, config.PeerTimeout = startup.AuthNone, 2*time.Second
+	config.Auth, config.PeerTimeout = startup.AuthNone, ranks.Limit
 	config.AckMark, config.HiWater = strangerHiWater, strangerHiWater
 	var job *impi.Job
 	list := make([]*stranger, n)

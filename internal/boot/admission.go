@@ -39,11 +39,10 @@ func (s *Server) allCame() bool {
 
 func (s *Server) acceptAll() {
 	var pause time.Duration
-	said := false
 	for {
 		conn, err := s.ln.Accept()
 		if err == nil {
-			pause, said = 0, false
+			pause = 0
 			conn = keepalive.Keep(conn, hostSilence)
 			if s.meet(conn) {
 				s.wg.Go(func() { s.handle(conn) })
@@ -56,17 +55,15 @@ func (s *Server) acceptAll() {
 		// Out of descriptors, or a connection that was gone before it was accepted. Ranks that are
 		// already here continue meanwhile.
 		err = limits.Files(err)
-		if !said {
-			said = true
-			s.log.Warn("rendezvous: cannot accept a connection", "error", err)
-		}
-		if errors.Is(err, limits.ErrFiles) {
-			s.mu.Lock()
+		lacking := errors.Is(err, limits.ErrFiles)
+		s.mu.Lock()
+		s.log.Log(context.Background(), s.once(&s.warned.strangers, err.Error()), "rendezvous: cannot accept a connection", "error", err)
+		if lacking {
 			s.evict()
-			s.mu.Unlock()
-			if s.options.lacks != nil {
-				s.options.lacks(err)
-			}
+		}
+		s.mu.Unlock()
+		if lacking && s.options.lacks != nil {
+			s.options.lacks(err)
 		}
 		pause = min(max(2*pause, 5*time.Millisecond), time.Second)
 		retry := time.NewTimer(pause)

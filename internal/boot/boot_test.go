@@ -813,7 +813,7 @@ func TestRankDoesNotRead(t *testing.T) {
 }
 
 // flaky is a listener that fails, after its first connection, before it works again, as one does when
-// there are no descriptors left.
+// there are no descriptors left. If its failures are negative, it fails once after each connection.
 type flaky struct {
 	net.Listener
 	failures int
@@ -821,8 +821,9 @@ type flaky struct {
 }
 
 func (l *flaky) Accept() (net.Conn, error) {
-	if l.begun && l.failures > 0 {
+	if l.begun && l.failures != 0 {
 		l.failures--
+		l.begun = l.failures >= 0
 		return nil, limits.ErrFiles
 	}
 	l.begun = true
@@ -849,6 +850,25 @@ func TestAcceptFails(t *testing.T) {
 		}
 		require.NoError(t, s.Close())
 	}
+}
+
+// TestAcceptFailsAgain: strangers that come and go while there are no descriptors are told of once.
+func TestAcceptFailsAgain(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	var log logbuf.Buffer
+	o := ServerOptions{Size: 1, Insecure: true, Logger: slog.New(slog.NewTextHandler(&log, nil))}
+	s, err := Serve(ranks.Within(t), &flaky{Listener: ln, failures: -1}, o)
+	require.NoError(t, err)
+	for range 5 {
+		stranger, err := net.Dial("tcp", ln.Addr().String())
+		require.NoError(t, err)
+		_, err = stranger.Read(make([]byte, 1))
+		require.ErrorIs(t, err, io.EOF)
+		require.NoError(t, stranger.Close())
+	}
+	require.NoError(t, s.Close())
+	require.Equal(t, 1, strings.Count(log.String(), "cannot accept"), log.String())
 }
 
 // Join waits for a rendezvous that is not there yet.

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -20,7 +21,7 @@ import (
 func until(t *testing.T, from, to *express, f *flow, what string, so func() bool) {
 	t.Helper()
 	var into [batch]arrival
-	end := time.Now().Add(20 * time.Second)
+	end := time.Now().Add(ranks.Limit)
 	for turn := 1; !so(); turn++ {
 		require.True(t, time.Now().Before(end), "%s: sent past the stack %d, without room %d", what, from.stats.sent.Load(), from.seat.Full)
 		clear(from.frame(f, 12))

@@ -57,9 +57,7 @@ func TestDriverServesTimers(t *testing.T) {
 	}
 	a.a.rx.Unlock()
 	require.Equal(t, 2, again, "nothing is sent again")
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	for len(a.done) == 0 {
+	for ctx := ranks.Within(t); len(a.done) == 0; {
 		require.NoError(t, ctx.Err())
 		a.poll(t)
 	}
