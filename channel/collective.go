@@ -150,6 +150,9 @@ func (c *Collective) Test() (bool, error) {
 		done, err = c.test()
 	}
 	g.exit()
+	if !done {
+		g.node.giveWay()
+	}
 	return done, err
 }
 

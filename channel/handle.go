@@ -292,6 +292,9 @@ func (h *Handle) Test() (bool, error) {
 	}
 	done, err := h.test()
 	h.exit()
+	if !done {
+		h.node.giveWay()
+	}
 	return done, err
 }
 

@@ -69,6 +69,7 @@ func TestAny(handles ...*Handle) (int, error) {
 	i, over, err := lookAny(handles)
 	exitAll(handles)
 	if !over {
+		n.giveWay()
 		return -1, nil
 	}
 	return i, err
@@ -116,8 +117,13 @@ func TestSome(into []Completion, handles ...*Handle) ([]Completion, error) {
 	if n == nil || err != nil {
 		return into, err
 	}
-	defer exitAll(handles)
-	return testFrom(0, into, handles), nil
+	before := len(into)
+	into = testFrom(0, into, handles)
+	exitAll(handles)
+	if len(into) == before {
+		n.giveWay()
+	}
+	return into, nil
 }
 
 // testFrom appends the handles from an index on that are complete.

@@ -196,6 +196,21 @@ func (n *Node) listen() bool {
 	}
 }
 
+// giveWay lets other goroutines run now and then while the program does nothing but test: those of
+// this process connect, read and write what is tested for, and where there is one CPU for Go, the program keeps
+// it from them for 10 ms at a time. The scheduler looks at the network only when there is nothing else to run.
+func (n *Node) giveWay() {
+	if !n.oneCPU {
+		return
+	}
+	switch k := n.tests.Add(1); {
+	case k%(16*looks) == 0:
+		time.Sleep(time.Microsecond)
+	case k%looks == 0:
+		runtime.Gosched()
+	}
+}
+
 // awaitsLayout notes that a message waits for a layout of the peer, unless that has arrived.
 func (p *peer) awaitsLayout(at where) {
 	if at.addr != 0 {
