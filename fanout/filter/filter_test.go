@@ -176,19 +176,23 @@ func TestKilled(t *testing.T) {
 	require.NoError(t, err)
 	_, err = p.Do(ranks.Within(t), []byte("chunk"), nil)
 	require.NoError(t, err)
-	process, err := os.FindProcess(p.PID())
-	require.NoError(t, err)
-	require.NoError(t, process.Kill())
+	kill(t, p)
 	_, err = p.Do(ranks.Within(t), bytes.Repeat([]byte("chunk"), 1<<20), nil)
 	require.ErrorContains(t, err, "killed")
 	require.NoError(t, p.Close())
 
 	p, answered := within(t, ranks.Within(t))
-	process, err = os.FindProcess(p.PID())
-	require.NoError(t, err)
-	require.NoError(t, process.Kill())
+	kill(t, p)
 	require.ErrorContains(t, <-answered, "killed")
 	require.NoError(t, p.Close())
+}
+
+// kill kills a filter, and keeps no descriptor of it.
+func kill(t *testing.T, p *filter.Process) {
+	process, err := os.FindProcess(p.PID())
+	require.NoError(t, err)
+	require.NoError(t, process.Kill())
+	require.NoError(t, process.Release())
 }
 
 // within starts a filter that takes the beginning of a chunk and no more, and returns when it has it: what Do

@@ -135,7 +135,11 @@ func (h *hunter) hunt() {
 	pid := h.prey[i]
 	h.prey = append(h.prey[:i], h.prey[i+1:]...)
 	process, err := os.FindProcess(pid)
-	if err == nil && process.Kill() == nil {
+	if err != nil {
+		return
+	}
+	defer process.Release()
+	if process.Kill() == nil {
 		h.killed++
 	}
 }
