@@ -287,14 +287,19 @@ func (h *Handle) cannotStart() error {
 // [ErrAborted], [ErrProtocol]. After an error the bytes of the layout are undefined;
 // nothing outside it was touched.
 func (h *Handle) Test() (bool, error) {
+	done, err := h.testOnce()
+	if !done {
+		h.node.giveWay()
+	}
+	return done, err
+}
+
+func (h *Handle) testOnce() (bool, error) {
 	if !h.enter() {
 		return true, h.errorf("test", ErrClosed)
 	}
 	done, err := h.test()
 	h.exit()
-	if !done {
-		h.node.giveWay()
-	}
 	return done, err
 }
 

@@ -86,8 +86,14 @@ func (b *betweenCarrier) declare(kind handleKind, to int, parts [][]byte) (coll.
 		return nil, err
 	}
 	b.collective.handles = append(b.collective.handles, h)
-	return h, nil
+	return between{h}, nil
 }
+
+// between is a message of a collective. Its user tests the collective, or waits for it.
+type between struct{ *Handle }
+
+// Test is [Handle.Test], but does not give way: its caller holds locks.
+func (m between) Test() (bool, error) { return m.testOnce() }
 
 // DeclareSend declares a message to a member.
 func (b *betweenCarrier) DeclareSend(to int, parts ...[]byte) (coll.Message, error) {

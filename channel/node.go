@@ -66,7 +66,7 @@ type Node struct {
 	ticks    atomic.Uint32 // seconds since Join, for the ages of operations
 	sleeps   atomic.Uint64 // of waiters
 	oneCPU   bool          // for Go, at Join
-	tests    atomic.Uint32 // without a result, if so
+	tests    atomic.Uint32 // that have found nothing, if so
 	severals sync.Pool     // of *several
 	herald   *herald
 	mute     atomic.Uint32 // how often a message has needed what rings no bell when it comes

@@ -196,18 +196,15 @@ func (n *Node) listen() bool {
 	}
 }
 
-// giveWay lets other goroutines run now and then while the program does nothing but test: those of
-// this process connect, read and write what is tested for, and where there is one CPU for Go, the program keeps
-// it from them for 10 ms at a time. The scheduler looks at the network only when there is nothing else to run.
+// giveWay is called after a test of the program that has found nothing. What it tests for needs goroutines of
+// this process, which connect, read and write. Where there is one CPU for Go, a program that does nothing but
+// test would keep it from them for 10 ms at a time.
 func (n *Node) giveWay() {
 	if !n.oneCPU {
 		return
 	}
-	switch k := n.tests.Add(1); {
-	case k%(16*looks) == 0:
-		time.Sleep(time.Microsecond)
-	case k%looks == 0:
-		runtime.Gosched()
+	if k := n.tests.Add(1); k%looks == 0 {
+		wait.LetRun(k / looks)
 	}
 }
 

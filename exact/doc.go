@@ -19,7 +19,7 @@
 // [Accumulator.AppendBinary].
 //
 // [AddStrided] and [AddProductsStrided] take elements with a stride, and float32; [AddComplex] and
-// [AddInner] take complex numbers into a [Complex]. None needs another slice.
+// [AddInner] take complex numbers into a [Complex]. The caller copies nothing.
 //
 // # Algorithm
 //

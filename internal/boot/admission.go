@@ -57,7 +57,7 @@ func (s *Server) acceptAll() {
 		err = limits.Files(err)
 		lacking := errors.Is(err, limits.ErrFiles)
 		s.mu.Lock()
-		s.log.Log(context.Background(), s.once(&s.warned.strangers, err.Error()), "rendezvous: cannot accept a connection", "error", err)
+		s.log.Log(context.Background(), s.once(&s.warned.accepts, err.Error()), "rendezvous: cannot accept a connection", "error", err)
 		if lacking {
 			s.evict()
 		}
@@ -161,10 +161,10 @@ func worthWarning(err error) bool {
 }
 
 // warned are the refusals that have been logged as warnings: of ranks that had proved
-// themselves, and of others.
-type warned struct{ ranks, strangers map[string]bool }
+// themselves, of others, and of connections that could not be accepted.
+type warned struct{ ranks, strangers, accepts map[string]bool }
 
-// maxWarnings bounds the warnings of either kind.
+// maxWarnings bounds the warnings of each kind.
 const maxWarnings = 64
 
 // once is the level at which a refusal is logged: a warning the first time, while there are not

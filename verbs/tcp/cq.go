@@ -1,7 +1,6 @@
 package tcp
 
 import (
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -68,23 +67,12 @@ func (q *cq) Poll(wcs []verbs.WC) (int, error) {
 	switch {
 	case s.N > 0:
 	case q.a.wiring.Load() != 0 || !q.a.engine.polled:
-		q.giveWay()
+		wait.LetRun(q.idle.Add(1)) // to the goroutines that connect, or read
 	default:
 		// A read holds the socket's lock, for which the CPU that delivers packets waits.
 		wait.Pause(3)
 	}
 	return s.N, nil
-}
-
-// giveWay lets goroutines run that wait for the network. With one CPU per process they run
-// only if the goroutine that spins here lets them. Yielding is not enough: the runtime
-// polls the network only when there is nothing else to run.
-func (q *cq) giveWay() {
-	runtime.Gosched()
-	const often = 64
-	if q.idle.Add(1)%often == 0 && runtime.GOMAXPROCS(0) == 1 {
-		time.Sleep(time.Microsecond)
-	}
 }
 
 // pollSet drives the QPs whose sockets are readable, or, if there are none, those that
