@@ -290,6 +290,7 @@ func (o *Op) offer(l *line) (flags uint8) {
 	for i, b := range [...][]byte{c.Src, c.Dst} {
 		if len(b) > 0 {
 			key[i], addr[i], ok[i] = carrier.Export(b)
+			o.offered = o.offered || ok[i]
 		}
 	}
 	p := l.payload[:]
@@ -305,7 +306,6 @@ func (o *Op) offer(l *line) (flags uint8) {
 	if o.gets {
 		flags |= flagGets
 	}
-	o.offered = flags != 0
 	return flags
 }
 

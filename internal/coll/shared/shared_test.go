@@ -592,6 +592,24 @@ func TestWithdraw(t *testing.T) {
 	require.ErrorIs(t, h.teams[0].Advance(), boom)
 }
 
+// A member that has offered no memory waits for none: here those of a broadcast that only get it.
+func TestWithdrawNothing(t *testing.T) {
+	h := newHeap(3, Flat, true)
+	j := serial(rand.New(rand.NewPCG(9, 10)), coll.Broadcast, 3, DataSize, 1, false, false)
+	h.hidden[unsafe.SliceData(j.calls[0].Dst)] = true
+	ops := make([]Op, 3)
+	for i, team := range h.teams {
+		team.Enqueue(&ops[i], &j.calls[i])
+		ops[i].Release()
+		require.NoError(t, team.Advance())
+	}
+	for _, i := range []int{0, 1} { // while member 2 works
+		h.teams[2].line(2, ops[2].number).down.publish(0, ops[2].stamp(), flagWorking, 0)
+		h.teams[i].Fail(errors.New("boom"))
+		require.Equal(t, i == 0, h.teams[i].Settled())
+	}
+}
+
 // A member that is gone is not waited for.
 func TestWithdrawFromTheDead(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 10))
