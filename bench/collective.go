@@ -374,23 +374,45 @@ func (s *exactSeries) check() {
 }
 
 const longAddSlice = `The terms have the same sign and exponent.
-The sum is compared with one in sufficiently wide numbers.`
+The exact sum is compared with one in sufficiently wide numbers. A loop in Go that rounds after
+each addition is measured beside it.`
+
+// What addslice does with the terms: the operations of its results.
+const (
+	addExact   = "exact"
+	addRounded = "rounded"
+)
+
+// besideLoop is the exact sum, and the loop that rounds.
+func besideLoop(_ *options, list []spec) []spec {
+	return vary(list, []string{addExact, addRounded}, func(s *spec, op string) { s.op = op })
+}
 
 // addSliceSeries adds up the same terms repeatedly.
 type addSliceSeries struct {
 	plain
-	memory []byte
-	terms  []float64
-	sum    exact.Accumulator
+	memory  []byte
+	terms   []float64
+	rounded bool
+	loop    float64
+	sum     exact.Accumulator
 }
 
 func declareAddSlice(_ context.Context, b *bed, m *measurement) series {
 	memory, _ := b.memory(&m.spec, m.bytes, 0)
-	return &addSliceSeries{memory: memory, terms: doubles(memory)}
+	return &addSliceSeries{memory: memory, terms: doubles(memory), rounded: m.op == addRounded}
 }
 
 func (s *addSliceSeries) run(n int, samples []int64) {
 	repeat(n, samples, func() {
+		if s.rounded {
+			var sum float64
+			for _, x := range s.terms {
+				sum += x
+			}
+			s.loop = sum
+			return
+		}
 		s.sum.Reset()
 		s.sum.AddSlice(s.terms)
 	})
@@ -407,7 +429,17 @@ func (s *addSliceSeries) prepare() {
 	s.sum.Reset()
 }
 
-func (s *addSliceSeries) check() { checkExact(s.sum.Round(), s.terms) }
+func (s *addSliceSeries) check() {
+	if !s.rounded {
+		checkExact(s.sum.Round(), s.terms)
+		return
+	}
+	// Each of n additions rounds by at most 2^-53 of a sum that grows.
+	n, want := float64(len(s.terms)), exact.Sum(s.terms)
+	if math.Abs(s.loop-want) > n*0x1p-53*want {
+		must(fmt.Errorf("rounded sum is %g, must be %g", s.loop, want))
+	}
+}
 
 // checkExact compares a sum of terms with that of numbers wide enough to be exact.
 func checkExact(got float64, lists ...[]float64) {

@@ -23,6 +23,7 @@ const (
 	limitLine    = peerLimit + " line"       // by cache lines that carry the payload
 	eightDoubles = "sluice allreduce of 64"  // for exact: measured by the same command
 	manyDoubles  = "sluice allreduce of 512" // likewise
+	loopRounded  = "sluice " + addRounded    // likewise, for addslice
 	calledAlloc  = callCalled + " " + memoryAlloc
 )
 
@@ -108,9 +109,17 @@ func (f *figure) rival() string {
 	case peerLimit:
 		return f.Peer + " " + f.Op
 	case peerSluice:
+		if f.Pattern == f.row.pattern {
+			return f.Peer + " " + f.Op
+		}
 		return f.Peer + " " + f.Pattern + " of " + formatSize(f.Bytes)
 	}
 	return f.Peer
+}
+
+// own reports whether the row is about the figure: the others are what it is compared with.
+func (f *figure) own() bool {
+	return f.Peer == peerSluice && f.Pattern == f.row.pattern && f.Op != addRounded
 }
 
 // ratios returns the ratios of the rounds in which both took part.
@@ -135,7 +144,7 @@ func faster(a, b *figure) int {
 // with the other peers. If there is nothing to compare with, there is no comparison.
 func compareFigures(figures []figure, crawls map[*row][]string) (list []Comparison) {
 	for i := range figures {
-		if ours := &figures[i]; ours.Peer == peerSluice && ours.Pattern == ours.row.pattern {
+		if ours := &figures[i]; ours.own() {
 			list = append(list, compareOne(ours, figures, crawls[ours.row])...)
 		}
 	}
@@ -149,11 +158,10 @@ func compareOne(ours *figure, figures []figure, crawls []string) (list []Compari
 	var rivals []string // in their order
 	for i := range figures {
 		f := &figures[i]
-		own := f.Peer == peerSluice && f.Pattern == r.pattern
 		if f.row != r || f.Axis != ours.Axis || f.Figure != ours.Figure || f.Bytes != ours.Bytes && f.Pattern == r.pattern {
 			continue
 		}
-		if own {
+		if f.own() {
 			first = first && faster(f, ours) >= 0
 			continue
 		}

@@ -33,6 +33,7 @@ func TestCompareFigures(t *testing.T) {
 	halo := &row{layer: layerChannel, pattern: patternHalo, provider: "shm", axes: "x,y", bars: []bar{{op: memoryAlloc, sizes: "x", limit: 2}}}
 	fan := &row{suite: "fanout", layer: layerFanout, pattern: patternFanout, provider: "shm", sizes: "64", bars: []bar{{limit: 1.5, best: true}, {against: peerZMQ, limit: 2, best: true}}}
 	exact := &row{suite: "exact", layer: layerChannel, pattern: patternExact, provider: "shm", ranks: 8, bars: []bar{{op: exactNarrow, against: eightDoubles, limit: 1.5}, {op: exactWide, against: manyDoubles, limit: 4}}}
+	add := &row{suite: "exact", layer: layerExact, pattern: patternAddSlice, provider: providerSelf, sizes: "64,8M", bars: []bar{{op: addExact, against: loopRounded, limit: 2}}}
 	local := &row{layer: layerChannel, pattern: patternLocal, provider: providerSelf, sizes: "8", bars: []bar{{fixed: 40, limit: 1}}}
 	rate := &row{layer: layerVerbs, pattern: patternRate, provider: providerIBV, sizes: "64", bars: []bar{{against: peerPerftest, limit: 0.9}, {calls: 1. / 16, limit: 1}}}
 	calls := fig(rate, "", "write", 64, 900)
@@ -79,6 +80,9 @@ func TestCompareFigures(t *testing.T) {
 			fig(fan, "", dialectPlain, 64, 100), fig(fan, "", dialectEach, 64, 300), fig(fan, "openmpi@4.1", "request/chunk", 64, 100), fig(fan, peerZMQ, "", 64, 200),
 		}, []verdict{{dialectPlain, "openmpi@4.1", 1, 0, false}, {dialectPlain, peerZMQ, 0.5, 0, false}, {dialectEach, "openmpi@4.1", 3, 1.5, true}, {dialectEach, peerZMQ, 1.5, 2, false}}},
 		{"an exact sum: our own allreduce", []figure{fig(exact, "", exactWide, exactBytes, 35), beside}, []verdict{{exactWide, "allreduce of 512", 3.5, 4, true}}},
+		{"terms of an exact sum: our own loop that rounds, of as many", []figure{
+			fig(add, "", addExact, 64, 15), fig(add, "", addRounded, 64, 10), fig(add, "", addExact, 8<<20, 30), fig(add, "", addRounded, 8<<20, 10),
+		}, []verdict{{addExact, "addslice of 64", 1.5, 2, false}, {addExact, "addslice of 8M", 3, 2, true}}},
 		{"a message to oneself: a time", []figure{fig(local, "", memoryAlloc, 8, 50)}, []verdict{{memoryAlloc, "40.0 ns", 1.25, 1, false}}},
 		{"calls into C", []figure{calls, fig(rate, peerPerftest, "write", 64, 1000)},
 			[]verdict{{"write", "0.0625 calls/msg", 0.8, 1, true}, {"write", peerPerftest, 0.9, 0.9, true}}},

@@ -105,7 +105,7 @@ func init() {
 			{name: patternLocal, layer: layerChannel, top: true, unit: unitLatency, ranks: oneRank, declare: declareChannel, vary: []dimension{byMemory, bySize}, messages: bothEnds,
 				options: "memory=alloc sizes=8 batch=-1", what: "a start and a successful test, the mean of both ends",
 				short: "Start and test messages from one thread to itself", long: longLocal},
-			{name: patternAddSlice, layer: layerExact, top: true, unit: unitBandwidth, ranks: oneRank, declare: declareAddSlice, vary: []dimension{bySize},
+			{name: patternAddSlice, layer: layerExact, top: true, unit: unitBandwidth, ranks: oneRank, declare: declareAddSlice, vary: []dimension{bySize, besideLoop},
 				options: "sizes=8M", what: "terms, on one core",
 				short: "Add terms to an exact sum, on one core", long: longAddSlice},
 			{name: coll.Allreduce.String(), layer: layerQMP, use: "sum", suite: suiteQMP, unit: unitLatency, ranks: anyRanks, open: openQMP, declare: declareSums, vary: []dimension{byMemory, bySize},

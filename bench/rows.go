@@ -151,7 +151,7 @@ var rows = slices.Concat([]row{
 	[]row{
 		{suite: "exact", layer: layerChannel, pattern: patternExact, provider: "shm", ranks: 2, bars: []bar{{op: exactNarrow, against: eightDoubles, limit: 1.5}, {op: exactWide, against: manyDoubles, limit: 4}}},
 		{suite: "exact", layer: layerChannel, pattern: patternExact, provider: "shm", ranks: 8, bars: []bar{{op: exactNarrow, against: eightDoubles, limit: 1.5}, {op: exactWide, against: manyDoubles, limit: 4}}},
-		{suite: "exact", layer: layerExact, pattern: patternAddSlice, provider: providerSelf, sizes: "8M", bars: []bar{{fixed: 1000, limit: 1}}},
+		{suite: "exact", layer: layerExact, pattern: patternAddSlice, provider: providerSelf, sizes: "8M", bars: []bar{{op: addExact, against: loopRounded, limit: 2}}},
 
 		// Calls of QMP programs: the bars of channels and collectives, plus ten per cent.
 		{suite: "qmp", layer: layerQMP, pattern: "allreduce", provider: "shm", sizes: "8,1k,128k,8M", ranks: 2, peers: []string{"mpi qmp -c allreduce"}, bars: []bar{
