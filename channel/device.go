@@ -1,7 +1,6 @@
 package channel
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -38,7 +37,6 @@ type device struct {
 	active   []*queueView         // for the engine's next survey
 	surveyed []*queueView         // empty: the former memory of active, for reuse
 	failed   map[*verbs.QP]*queue // that may hold receives of the pool
-	cancel   context.CancelFunc   // ends the engine's wait
 }
 
 func (n *Node) openDevice(p port) (_ *device, err error) {
@@ -81,6 +79,7 @@ func (n *Node) openDevice(p port) (_ *device, err error) {
 		return nil, err
 	}
 	n.wg.Go(dev.engine)
+	n.wg.Go(dev.listen)
 	n.wg.Go(dev.watch)
 	return dev, nil
 }

@@ -1,8 +1,8 @@
 package channel
 
 import (
-	"context"
 	"errors"
+	"time"
 
 	"github.com/sluice-hpc/sluice/verbs"
 )
@@ -68,42 +68,39 @@ func (d *device) kick() {
 	case d.kicked <- struct{}{}:
 	default:
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.cancel != nil {
-		d.cancel()
-	}
 }
 
 // engine makes progress on queues that their users do not poll because they compute or
 // sleep. While users poll other queues, it checks periodically that they still do.
 func (d *device) engine() {
-	life := d.node.life
-	for life.Err() == nil {
-		var ctx context.Context
-		var cancel context.CancelFunc
+	tick := time.NewTimer(engineTick)
+	defer tick.Stop()
+	for {
+		var due <-chan time.Time
 		if d.survey() {
-			ctx, cancel = context.WithTimeout(life, engineTick)
-		} else {
-			ctx, cancel = context.WithCancel(life)
+			tick.Reset(engineTick)
+			due = tick.C
 		}
-		d.mu.Lock()
-		d.cancel = cancel
-		d.mu.Unlock()
-		var cq *verbs.CQ
-		var err error
 		select {
-		case <-d.kicked: // since the survey
-		default:
-			cq, err = d.events.Get(ctx)
-		}
-		cancel()
-		switch {
-		case errors.Is(err, verbs.ErrClosed):
+		case <-d.kicked:
+		case <-due:
+		case <-d.node.life.Done():
 			return
-		case err == nil && cq != nil:
+		}
+	}
+}
+
+// listen makes progress on queues that the engine has armed, as their completions come.
+func (d *device) listen() {
+	for {
+		cq, err := d.events.Get(d.node.life)
+		switch {
+		case err == nil:
 			d.fired(cq)
-		case err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded):
+			d.kick()
+		case d.node.life.Err() != nil || errors.Is(err, verbs.ErrClosed):
+			return
+		default:
 			d.node.log.Warn("channel: cannot wait for completion events", "device", d.ctx.Device().Name(), "error", err)
 			d.fatal(verbs.EventDeviceFatal)
 			return
@@ -152,8 +149,10 @@ func (d *device) survey() bool {
 	clear(active)
 	d.surveyed = active[:0]
 	for _, a := range idle {
+		a.lock.Lock()
 		a.armed = a.link.cq.ReqNotify(false) == nil
-		a.tend()
+		a.poll()
+		a.lock.Unlock()
 	}
 	return len(busy) > 0
 }
@@ -164,9 +163,9 @@ func (d *device) fired(cq *verbs.CQ) {
 	a := d.queues[cq]
 	d.mu.Unlock()
 	if a != nil {
-		a.armed = false
-		a.tend()
 		a.lock.Lock()
+		a.armed = false
+		a.poll()
 		a.note()
 		a.lock.Unlock()
 	}
