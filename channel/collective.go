@@ -151,7 +151,7 @@ func (c *Collective) Test() (bool, error) {
 	}
 	g.exit()
 	if !done {
-		g.node.giveWay()
+		g.node.policy.Tested()
 	}
 	return done, err
 }

@@ -289,7 +289,7 @@ func (h *Handle) cannotStart() error {
 func (h *Handle) Test() (bool, error) {
 	done, err := h.testOnce()
 	if !done {
-		h.node.giveWay()
+		h.node.policy.Tested()
 	}
 	return done, err
 }

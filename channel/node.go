@@ -9,7 +9,6 @@ import (
 	"math"
 	"net"
 	"os"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -65,8 +64,6 @@ type Node struct {
 	closing  atomic.Bool
 	ticks    atomic.Uint32 // seconds since Join, for the ages of operations
 	sleeps   atomic.Uint64 // of waiters
-	oneCPU   bool          // for Go, at Join
-	tests    atomic.Uint32 // that have found nothing, if so
 	severals sync.Pool     // of *several
 	herald   *herald
 	mute     atomic.Uint32 // how often a message has needed what rings no bell when it comes
@@ -181,7 +178,7 @@ func joinJob(ctx context.Context, job *boot.Job, opts ...Option) (_ *Node, err e
 	if err != nil {
 		return nil, nodeError("join", errors.Join(err, job.Close()))
 	}
-	n := &Node{making: make(chan struct{}, 1), parted: make(chan struct{}), heard: make(chan struct{}, 1), job: job, rank: job.Rank(), size: job.Size(), opt: o, oneCPU: runtime.GOMAXPROCS(0) == 1, log: o.logger.With("rank", job.Rank()),
+	n := &Node{making: make(chan struct{}, 1), parted: make(chan struct{}), heard: make(chan struct{}, 1), job: job, rank: job.Rank(), size: job.Size(), opt: o, log: o.logger.With("rank", job.Rank()),
 		unopened: map[string]error{}, peers: make([]atomic.Pointer[peer], job.Size()), served: map[*sendStream]*served{}, multiples: map[*Handle]struct{}{}, handles: map[*Handle]struct{}{}, onces: map[*Handle]struct{}{}, calling: map[*pendingCall]struct{}{},
 		groups: map[uint64]*Group{}, streams: map[uint32]int{}, earlyFaults: map[uint64]error{}, groupsLeft: map[uint64]struct{}{}, kick: make(chan struct{}, 1)}
 	n.life, n.end = context.WithCancel(context.Background())

@@ -69,7 +69,7 @@ func TestAny(handles ...*Handle) (int, error) {
 	i, over, err := lookAny(handles)
 	exitAll(handles)
 	if !over {
-		n.giveWay()
+		n.policy.Tested()
 		return -1, nil
 	}
 	return i, err
@@ -121,7 +121,7 @@ func TestSome(into []Completion, handles ...*Handle) ([]Completion, error) {
 	into = testFrom(0, into, handles)
 	exitAll(handles)
 	if len(into) == before {
-		n.giveWay()
+		n.policy.Tested()
 	}
 	return into, nil
 }

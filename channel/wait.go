@@ -196,18 +196,6 @@ func (n *Node) listen() bool {
 	}
 }
 
-// giveWay is called after a test of the program that has found nothing. What it tests for needs goroutines of
-// this process, which connect, read and write. Where there is one CPU for Go, a program that does nothing but
-// test would keep it from them for 10 ms at a time.
-func (n *Node) giveWay() {
-	if !n.oneCPU {
-		return
-	}
-	if k := n.tests.Add(1); k%looks == 0 {
-		wait.LetRun(k / looks)
-	}
-}
-
 // awaitsLayout notes that a message waits for a layout of the peer, unless that has arrived.
 func (p *peer) awaitsLayout(at where) {
 	if at.addr != 0 {

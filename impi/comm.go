@@ -355,6 +355,9 @@ func (c *Comm) RecvNow(buf []byte, source, tag int) (Status, bool) {
 	c.e.lock.Lock()
 	st, ok := c.recvNow(buf, source, tag, true)
 	c.e.lock.Unlock()
+	if !ok {
+		c.e.policy.Tested()
+	}
 	return st, ok
 }
 
@@ -379,6 +382,14 @@ func (r *request) finishWithin(ctx context.Context) (Status, error) {
 // Iprobe reports whether a message is there that a receive would match, and describes it
 // (MPI_Iprobe).
 func (c *Comm) Iprobe(source, tag int) (bool, Status, error) {
+	ok, st, err := c.iprobe(source, tag)
+	if !ok && err == nil {
+		c.e.policy.Tested()
+	}
+	return ok, st, err
+}
+
+func (c *Comm) iprobe(source, tag int) (bool, Status, error) {
 	c.e.lock.Lock()
 	defer c.e.lock.Unlock()
 	if err := c.check("probe", source, tag, true); err != nil {

@@ -282,6 +282,14 @@ func (q Request) Test() (bool, Status, error) {
 	if q.r == nil {
 		return true, Status{}, nil
 	}
+	ok, st, err := q.test()
+	if !ok && err == nil {
+		q.r.e.policy.Tested()
+	}
+	return ok, st, err
+}
+
+func (q Request) test() (bool, Status, error) {
 	e := q.r.e
 	e.lock.Lock()
 	defer e.lock.Unlock()
@@ -409,6 +417,14 @@ func TestAny(list ...Request) (int, Status, error) {
 	if e == nil || err != nil {
 		return -1, Status{}, err
 	}
+	i, st, err := e.testAny(list)
+	if i < 0 && err == nil {
+		e.policy.Tested()
+	}
+	return i, st, err
+}
+
+func (e *engine) testAny(list []Request) (int, Status, error) {
 	e.lock.Lock()
 	defer e.lock.Unlock()
 	any := anyOf{list: list, i: -1}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/sluice-hpc/sluice/internal/netpoll"
 )
 
 // resources is what the kernel keeps for this process that outlives no bug:
@@ -19,17 +21,9 @@ type resources struct {
 // object is a mapped file: its inode tells apart two memfds of one name.
 type object struct{ path, inode string }
 
-// warm makes the Go runtime open the epoll instance and the eventfd of its
-// network poller, which appear with the first pollable descriptor and stay
-// for the life of the process.
-func warm() {
-	r, w, err := os.Pipe()
-	if err != nil {
-		return // then held reports why
-	}
-	r.Close()
-	w.Close()
-}
+// warm opens what stays for the life of the process: the epoll instance and the eventfd of Go's network
+// poller, which appear with the first pollable descriptor, and the pipe of netpoll.
+func warm() { netpoll.Look() }
 
 func held() (resources, error) {
 	descriptors, err := openDescriptors()

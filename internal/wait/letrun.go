@@ -2,17 +2,35 @@ package wait
 
 import (
 	"runtime"
+	"sync/atomic"
 	"time"
+
+	"github.com/sluice-hpc/sluice/internal/netpoll"
 )
 
+// Tested is called after a test of the program that has found nothing. What it tests for needs goroutines of
+// this process, which connect, read and write. Where there is one CPU for Go, a program that does nothing but
+// test would keep it from them for 10 ms at a time.
+func (p *Policy) Tested() {
+	if !p.one {
+		return
+	}
+	if p.tests.Add(1)%p.batch == 0 {
+		LetRun()
+	}
+}
+
+// lookEvery is how often LetRun looks at the network.
+const lookEvery = int64(200 * time.Microsecond)
+
+var looked atomic.Int64 // ns: when LetRun did so last
+
 // LetRun lets other goroutines of this process run. A caller that looks for something in a loop, and keeps
-// from sleeping, calls it after looks in vain, turn counting its calls. Where there is one CPU for Go, yielding
-// is not enough for goroutines that wait for the network: the scheduler looks at that only when there
-// is nothing else to run, as during a short sleep now and then.
-func LetRun(turn uint32) {
+// from sleeping, calls it after looks in vain. Where there is one CPU for Go, yielding is not enough for
+// goroutines that wait for the network: see [netpoll.Look].
+func LetRun() {
 	runtime.Gosched()
-	const often = 16
-	if turn%often == 0 && runtime.GOMAXPROCS(0) == 1 {
-		time.Sleep(time.Microsecond)
+	if t, last := now(), looked.Load(); t-last >= lookEvery && looked.CompareAndSwap(last, t) && runtime.GOMAXPROCS(0) == 1 {
+		netpoll.Look()
 	}
 }

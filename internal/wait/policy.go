@@ -62,6 +62,7 @@ type Policy struct {
 	setting Setting
 	cpus    *CPUs
 	batch   uint32 // looks between two checks
+	one     bool   // CPU for Go, when the policy was made
 
 	spin  atomic.Int64  // ns to spin where ranks are apart: learned
 	vain  atomic.Int32  // in a crowd: so many times in a row spinning has been in vain
@@ -72,6 +73,7 @@ type Policy struct {
 	naps  atomic.Int64  // ns: how long waits have taken since then, together
 	slept atomic.Int32  // and how many they were
 	gaps  atomic.Uint64 // how often waits have yielded
+	tests atomic.Uint32 // that have found nothing, where there is one CPU
 
 	sleepers atomic.Int32 // waits that sleep
 
@@ -136,7 +138,7 @@ func NewPolicy(s Setting, batch int, cpus *CPUs) *Policy {
 	if cpus == nil {
 		cpus = NewCPUs(func() Sharing { return Apart })
 	}
-	p := &Policy{setting: s, cpus: cpus, batch: uint32(batch), clock: now, yield: Yield, run: runtime.Gosched}
+	p := &Policy{setting: s, cpus: cpus, batch: uint32(batch), one: runtime.GOMAXPROCS(0) == 1, clock: now, yield: Yield, run: runtime.Gosched}
 	p.spin.Store(spinFirst)
 	return p
 }

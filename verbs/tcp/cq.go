@@ -16,9 +16,8 @@ type cq struct {
 	soft.CQ
 	a     *adapter
 	qps   atomic.Pointer[[]*qp]
-	loose atomic.Int32  // connections that only polling drives
-	due   atomic.Int32  // loose ones that polling must visit even if nothing has arrived
-	idle  atomic.Uint32 // polls that yielded
+	loose atomic.Int32 // connections that only polling drives
+	due   atomic.Int32 // loose ones that polling must visit even if nothing has arrived
 
 	mu    sync.Mutex // held to change qps and set
 	set   atomic.Pointer[pollSet]
@@ -67,7 +66,7 @@ func (q *cq) Poll(wcs []verbs.WC) (int, error) {
 	switch {
 	case s.N > 0:
 	case q.a.wiring.Load() != 0 || !q.a.engine.polled:
-		wait.LetRun(q.idle.Add(1)) // to the goroutines that connect, or read
+		wait.LetRun() // to the goroutines that connect, or read
 	default:
 		// A read holds the socket's lock, for which the CPU that delivers packets waits.
 		wait.Pause(3)
