@@ -138,7 +138,7 @@ func NewPolicy(s Setting, batch int, cpus *CPUs) *Policy {
 	if cpus == nil {
 		cpus = NewCPUs(func() Sharing { return Apart })
 	}
-	p := &Policy{setting: s, cpus: cpus, batch: uint32(batch), one: runtime.GOMAXPROCS(0) == 1, clock: now, yield: Yield, run: runtime.Gosched}
+	p := &Policy{setting: s, cpus: cpus, batch: uint32(batch), one: runtime.GOMAXPROCS(0) == 1, clock: now, yield: Yield, run: LetRun}
 	p.spin.Store(spinFirst)
 	return p
 }
