@@ -7,48 +7,62 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"time"
 )
 
 // doorbell is a pipe that a goroutine waits for, and that it makes readable itself.
 type doorbell struct {
-	r, w *os.File
-	conn syscall.RawConn // of r
-	step func(fd uintptr) bool
-	rung bool
-	byte [1]byte
+	mu    sync.Mutex
+	r, w  *os.File
+	conn  syscall.RawConn // of r; nil: there is no pipe yet
+	step  func(fd uintptr) bool
+	waits bool // the caller has rung, or tried to
+	rung  bool // there is a byte in the pipe
+	byte  [1]byte
 }
 
-var theDoorbell = sync.OnceValue(func() *doorbell {
-	d := &doorbell{}
-	var err error
-	if d.r, d.w, err = os.Pipe(); err != nil {
-		return nil // the scheduler looks every 10 ms
-	}
-	if d.conn, err = d.r.SyscallConn(); err != nil {
-		return nil
-	}
-	d.step = d.ringOrRead
-	return d
-})
+var theDoorbell doorbell
+
+// patience is how long a caller waits for the scheduler, which does not look while there is always something
+// else to run.
+const patience = 20 * time.Microsecond
 
 // Look makes the scheduler look for goroutines whose connections are ready, and runs them. By
 // itself it does so only when there is nothing else to run, or 10 ms after the last time; and a sleep
-// of a microsecond, with nothing else to run, takes a millisecond. It takes microseconds, and keeps
-// two descriptors from the first call on.
-func Look() {
-	if d := theDoorbell(); d != nil {
-		d.conn.Read(d.step)
+// of a microsecond, with nothing else to run, takes a millisecond. Look takes microseconds, some tens beside
+// goroutines that do not wait for anything. It keeps two descriptors from the first call on.
+func Look() { theDoorbell.look() }
+
+func (d *doorbell) look() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.conn == nil && d.open() != nil {
+		return // the scheduler looks every 10 ms
 	}
+	d.waits = false
+	d.r.SetReadDeadline(time.Now().Add(patience))
+	d.conn.Read(d.step)
+}
+
+func (d *doorbell) open() (err error) {
+	if d.r, d.w, err = os.Pipe(); err != nil {
+		return err
+	}
+	d.step = d.ringOrRead
+	d.conn, err = d.r.SyscallConn()
+	return err
 }
 
 // ringOrRead is called before the caller waits for the pipe, and then when there is something in it.
 func (d *doorbell) ringOrRead(fd uintptr) bool {
-	if !d.rung {
-		_, err := d.w.Write(d.byte[:])
-		d.rung = err == nil
-		return err != nil
+	if d.rung { // if this is the first call: by a caller that has waited in vain
+		syscall.Read(int(fd), d.byte[:])
+		d.rung = false
 	}
-	d.rung = false
-	syscall.Read(int(fd), d.byte[:])
-	return true
+	if d.waits {
+		return true
+	}
+	_, err := d.w.Write(d.byte[:])
+	d.waits, d.rung = true, err == nil
+	return err != nil
 }
