@@ -2,6 +2,7 @@ package wait
 
 import (
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -23,14 +24,32 @@ func (p *Policy) Tested() {
 // lookEvery is how often LetRun looks at the network.
 const lookEvery = int64(200 * time.Microsecond)
 
-var looked atomic.Int64 // ns: when LetRun did so last
+var (
+	looking sync.Mutex
+	looked  atomic.Int64 // ns: when LetRun did so last; changed by the holder of looking
+)
 
 // LetRun lets other goroutines of this process run. A caller that looks for something in a loop, and keeps
 // from sleeping, calls it after looks in vain. Where there is one CPU for Go, yielding is not enough for
 // goroutines that wait for the network: see [netpoll.Look].
 func LetRun() {
 	runtime.Gosched()
-	if t, last := now(), looked.Load(); t-last >= lookEvery && looked.CompareAndSwap(last, t) && runtime.GOMAXPROCS(0) == 1 {
+	if lookDue() {
+		look()
+	}
+}
+
+func lookDue() bool { return now()-looked.Load() >= lookEvery }
+
+// look has other callers wait until it is over: the scheduler does not look while they run.
+func look() {
+	looking.Lock()
+	defer looking.Unlock()
+	if !lookDue() {
+		return
+	}
+	if runtime.GOMAXPROCS(0) == 1 {
 		netpoll.Look()
 	}
+	looked.Store(now())
 }
