@@ -9,6 +9,14 @@ func (k kernels) String() string { return [...]string{"plain", "avx2", "avx512"}
 func (k kernels) AddSlice(a *Accumulator, x []float64)       { a.addSlice(k, x) }
 func (k kernels) AddProducts(a *Accumulator, x, y []float64) { a.addProducts(k, x, y) }
 
+// AddStridedBy and the others are the functions of almost the same names, by these instructions.
+func AddStridedBy[T Float](k kernels, a *Accumulator, x []T, stride int) { addStrided(k, a, x, stride) }
+func AddProductsStridedBy[T Float](k kernels, a *Accumulator, x []T, strideX int, y []T, strideY int) {
+	addProductsStrided(k, a, x, strideX, y, strideY)
+}
+func AddComplexBy[T ComplexNumber](k kernels, c *Complex, x []T)  { addComplex(k, c, x) }
+func AddInnerBy[T ComplexNumber](k kernels, c *Complex, x, y []T) { addInner(k, c, x, y) }
+
 // AddLevels adds x, and the products of x and y, by the kernels of several levels, and says how many of
 // each they have left, which it adds one by one.
 func (k kernels) AddLevels(a *Accumulator, x, y []float64) (terms, products int) {

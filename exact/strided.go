@@ -15,21 +15,27 @@ const gathered = 512
 
 // AddStrided adds x[0], x[stride], x[2·stride] and so on, exactly, as far as x goes. It panics if
 // stride is less than 1.
-func AddStrided[T Float](a *Accumulator, x []T, stride int) {
+func AddStrided[T Float](a *Accumulator, x []T, stride int) { addStrided(native, a, x, stride) }
+
+func addStrided[T Float](k kernels, a *Accumulator, x []T, stride int) {
 	n := elements(len(x), stride)
 	if f, ok := contiguous(x, stride); ok {
-		a.AddSlice(f)
+		a.addSlice(k, f)
 		return
 	}
 	var buf [gathered]float64
 	for i := 0; i < n; i += gathered {
-		a.AddSlice(gather(buf[:min(gathered, n-i)], x[i*stride:], stride))
+		a.addSlice(k, gather(k, buf[:min(gathered, n-i)], x[i*stride:], stride))
 	}
 }
 
 // AddProductsStrided adds the inner product of the elements of x and y that AddStrided would add,
 // exactly. It panics if a stride is less than 1, or if these are not equally many.
 func AddProductsStrided[T Float](a *Accumulator, x []T, strideX int, y []T, strideY int) {
+	addProductsStrided(native, a, x, strideX, y, strideY)
+}
+
+func addProductsStrided[T Float](k kernels, a *Accumulator, x []T, strideX int, y []T, strideY int) {
 	n := elements(len(x), strideX)
 	if m := elements(len(y), strideY); m != n {
 		panic(fmt.Sprintf("exact: products of %d elements and of %d", n, m))
@@ -37,24 +43,24 @@ func AddProductsStrided[T Float](a *Accumulator, x []T, strideX int, y []T, stri
 	fx, okX := contiguous(x, strideX)
 	fy, okY := contiguous(y, strideY)
 	if okX && okY {
-		a.AddProducts(fx, fy)
+		a.addProducts(k, fx, fy)
 		return
 	}
 	var bufX, bufY [gathered]float64
 	for i := 0; i < n; i += gathered {
-		k := min(gathered, n-i)
-		px, py := bufX[:k], bufY[:k]
+		m := min(gathered, n-i)
+		px, py := bufX[:m], bufY[:m]
 		if okX {
-			px = fx[i : i+k]
+			px = fx[i : i+m]
 		} else {
-			gather(px, x[i*strideX:], strideX)
+			gather(k, px, x[i*strideX:], strideX)
 		}
 		if okY {
-			py = fy[i : i+k]
+			py = fy[i : i+m]
 		} else {
-			gather(py, y[i*strideY:], strideY)
+			gather(k, py, y[i*strideY:], strideY)
 		}
-		a.AddProducts(px, py)
+		a.addProducts(k, px, py)
 	}
 }
 
@@ -75,7 +81,7 @@ func contiguous[T Float](x []T, stride int) ([]float64, bool) {
 }
 
 // gather fills dst with elements of x, and returns it.
-func gather[T Float](dst []float64, x []T, stride int) []float64 {
+func gather[T Float](k kernels, dst []float64, x []T, stride int) []float64 {
 	if unsafe.Sizeof(T(0)) == 8 {
 		f := unsafe.Slice((*float64)(unsafe.Pointer(unsafe.SliceData(x))), len(x))
 		for i := range dst {
@@ -84,8 +90,8 @@ func gather[T Float](dst []float64, x []T, stride int) []float64 {
 		return dst
 	}
 	f := unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(x))), len(x))
-	if stride == 1 && native != plain {
-		native.widen(&dst[0], &f[0], len(dst))
+	if stride == 1 && k != plain {
+		k.widen(&dst[0], &f[0], len(dst))
 		return dst
 	}
 	for i := range dst {
@@ -139,54 +145,58 @@ func (c *Complex) Merge(b *Complex) {
 }
 
 // AddComplex adds all elements of x to c, exactly.
-func AddComplex[T ComplexNumber](c *Complex, x []T) {
+func AddComplex[T ComplexNumber](c *Complex, x []T) { addComplex(native, c, x) }
+
+func addComplex[T ComplexNumber](k kernels, c *Complex, x []T) {
 	if len(x) == 0 {
 		return
 	}
 	if unsafe.Sizeof(T(0)) == 16 {
-		addParts(c, parts[float64](x))
+		addParts(k, c, parts[float64](x))
 	} else {
-		addParts(c, parts[float32](x))
+		addParts(k, c, parts[float32](x))
 	}
 }
 
-func addParts[F Float](c *Complex, x []F) {
-	AddStrided(&c.Re, x, 2)
-	AddStrided(&c.Im, x[1:], 2)
+func addParts[F Float](k kernels, c *Complex, x []F) {
+	addStrided(k, &c.Re, x, 2)
+	addStrided(k, &c.Im, x[1:], 2)
 }
 
 // AddInner adds the inner product of x and y to c, exactly: the sum of the products of the
 // conjugates of the elements of x and the elements of y, as zdotc of BLAS. It panics if the lengths
 // differ.
-func AddInner[T ComplexNumber](c *Complex, x, y []T) {
+func AddInner[T ComplexNumber](c *Complex, x, y []T) { addInner(native, c, x, y) }
+
+func addInner[T ComplexNumber](k kernels, c *Complex, x, y []T) {
 	switch {
 	case len(x) != len(y):
 		panic(fmt.Sprintf("exact: inner product of %d elements and %d", len(x), len(y)))
 	case len(x) == 0:
 	case unsafe.Sizeof(T(0)) == 16:
-		addInner(c, parts[float64](x), parts[float64](y))
+		addTurns(k, c, parts[float64](x), parts[float64](y))
 	default:
 		px, py := parts[float32](x), parts[float32](y)
 		var bufX, bufY [gathered]float64
 		for i := 0; i < len(px); i += gathered {
-			k := min(gathered, len(px)-i)
-			addInner(c, gather(bufX[:k], px[i:], 1), gather(bufY[:k], py[i:], 1))
+			n := min(gathered, len(px)-i)
+			addTurns(k, c, gather(k, bufX[:n], px[i:], 1), gather(k, bufY[:n], py[i:], 1))
 		}
 	}
 }
 
-// addInner takes real and imaginary parts by turns: x̄y = (x₀y₀ + x₁y₁) + (x₀y₁ - x₁y₀)i.
-func addInner(c *Complex, x, y []float64) {
-	c.Re.AddProducts(x, y)
+// addTurns takes real and imaginary parts by turns: x̄y = (x₀y₀ + x₁y₁) + (x₀y₁ - x₁y₀)i.
+func addTurns(k kernels, c *Complex, x, y []float64) {
+	c.Re.addProducts(k, x, y)
 	var turned [gathered]float64
 	for i := 0; i < len(x); i += gathered {
-		k := min(gathered, len(x)-i)
-		part := x[i : i+k]
+		n := min(gathered, len(x)-i)
+		part := x[i : i+n]
 		for j := 0; j+1 < len(part); j += 2 {
 			turned[j] = math.Float64frombits(math.Float64bits(part[j+1]) ^ signBit)
 			turned[j+1] = part[j]
 		}
-		c.Im.AddProducts(turned[:k], y[i:i+k])
+		c.Im.addProducts(k, turned[:n], y[i:i+n])
 	}
 }
 

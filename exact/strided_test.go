@@ -1,7 +1,6 @@
 package exact_test
 
 import (
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -14,111 +13,141 @@ import (
 
 // narrow draws float32 of all kinds: those of a source, and any bits.
 func narrow(r *rand.Rand, n int, source func(*rand.Rand) float64) []float32 {
-	x := make([]float32, n)
-	for i := range x {
-		if x[i] = float32(source(r)); r.IntN(8) == 0 {
-			x[i] = math.Float32frombits(r.Uint32() &^ (uint32(r.IntN(2)) * 0x7f800000)) // half of them subnormal
-		}
-	}
-	return x
+	return narrowed(r, draw(r, n, source))
 }
 
-func widened(x []float32, stride int) (w []float64) {
+// narrowed makes float32 of x, and some of any bits.
+func narrowed(r *rand.Rand, x []float64) []float32 {
+	w := make([]float32, len(x))
+	for i, v := range x {
+		if w[i] = float32(v); r.IntN(8) == 0 {
+			w[i] = math.Float32frombits(r.Uint32() &^ (uint32(r.IntN(2)) * 0x7f800000)) // half of them subnormal
+		}
+	}
+	return w
+}
+
+// widened takes every element of x with the stride.
+func widened[T exact.Float](x []T, stride int) (w []float64) {
 	for i := 0; i < len(x); i += stride {
 		w = append(w, float64(x[i]))
 	}
 	return w
 }
 
-func every[T any](x []T, stride int) (w []T) {
-	for i := 0; i < len(x); i += stride {
-		w = append(w, x[i])
-	}
-	return w
-}
-
-func TestStrided(t *testing.T) {
+// ofEachKind calls f for each source, and for slices whose parts are of several.
+func ofEachKind(t *testing.T, f func(t *testing.T, r *rand.Rand, draw func(n int) []float64)) {
 	for name, source := range sources {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := rand.New(rand.NewPCG(31, 32))
-			for _, strideX := range []int{1, 2, 3, 7} {
-				for _, strideY := range []int{1, 2, 5} {
-					for _, n := range []int{0, 1, 2, 33, 511, 513, 1300} {
-						lx, ly := max(0, n*strideX-r.IntN(strideX)), max(0, n*strideY-r.IntN(strideY))
-						about := fmt.Sprint(strideX, strideY, n)
+			f(t, r, func(n int) []float64 { return draw(r, n, source) })
+		})
+	}
+	t.Run("patchwork", func(t *testing.T) {
+		t.Parallel()
+		r := rand.New(rand.NewPCG(31, 32))
+		f(t, r, func(n int) []float64 { return patchwork(r, n) })
+	})
+}
 
-						x, y := draw(r, lx, source), draw(r, ly, source)
-						var a, b exact.Accumulator
-						exact.AddStrided(&a, x, strideX)
-						exact.AddProductsStrided(&b, x, strideX, y, strideY)
-						require.Equal(t, encoded(t, sumOneByOne(every(x, strideX))), encoded(t, &a), about)
-						require.Equal(t, encoded(t, sumOneByOne(nil, every(x, strideX), every(y, strideY))), encoded(t, &b), about)
+// stridedLengths are about those from which kernels are used, and of what is laid side by side at a time.
+var stridedLengths = []int{0, 1, 2, 31, 32, 33, 511, 512, 513, 1300}
 
-						u, v := narrow(r, lx, source), narrow(r, ly, source)
-						a.Reset()
-						b.Reset()
-						exact.AddStrided(&a, u, strideX)
-						exact.AddProductsStrided(&b, u, strideX, v, strideY)
-						require.Equal(t, encoded(t, sumOneByOne(widened(u, strideX))), encoded(t, &a), about)
-						require.Equal(t, encoded(t, sumOneByOne(nil, widened(u, strideX), widened(v, strideY))), encoded(t, &b), about)
-					}
+func TestStrided(t *testing.T) {
+	ofEachKind(t, func(t *testing.T, r *rand.Rand, draw func(n int) []float64) {
+		for _, strideX := range []int{1, 2, 3, 7} {
+			for _, strideY := range []int{1, 2, 5} {
+				for _, n := range stridedLengths {
+					x := draw(max(0, n*strideX-r.IntN(strideX)))
+					y := draw(max(0, n*strideY-r.IntN(strideY)))
+					requireStrided(t, x, strideX, y, strideY)
+					requireStrided(t, narrowed(r, x), strideX, narrowed(r, y), strideY)
 				}
 			}
-		})
+		}
+	})
+}
+
+// requireStrided compares sums of every strideX-th of x and every strideY-th of y, by each kernel, with one
+// addition after the other of the same numbers.
+func requireStrided[T exact.Float](t *testing.T, x []T, strideX int, y []T, strideY int) {
+	t.Helper()
+	wideX, wideY := widened(x, strideX), widened(y, strideY)
+	sum, dot := encoded(t, sumOneByOne(wideX)), encoded(t, sumOneByOne(nil, wideX, wideY))
+	var a, b exact.Accumulator
+	requireBoth := func(about any) {
+		t.Helper()
+		require.Equal(t, sum, encoded(t, &a), "sum %v of %d, %T, stride %d", about, len(wideX), x, strideX)
+		require.Equal(t, dot, encoded(t, &b), "products %v of %d, %T, strides %d, %d", about, len(wideX), x, strideX, strideY)
+	}
+	exact.AddStrided(&a, x, strideX)
+	exact.AddProductsStrided(&b, x, strideX, y, strideY)
+	requireBoth("by default")
+	for _, k := range exact.Kernels() {
+		a.Reset()
+		b.Reset()
+		exact.AddStridedBy(k, &a, x, strideX)
+		exact.AddProductsStridedBy(k, &b, x, strideX, y, strideY)
+		requireBoth(k)
 	}
 }
 
 func TestComplex(t *testing.T) {
-	for name, source := range sources {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			r := rand.New(rand.NewPCG(33, 34))
-			for _, n := range []int{0, 1, 2, 33, 511, 513, 1300} {
-				x, y := make([]complex128, n), make([]complex128, n)
-				x64, y64 := make([]complex64, n), make([]complex64, n)
-				for i := range n {
-					x[i], y[i] = complex(source(r), source(r)), complex(source(r), source(r))
-					x64[i], y64[i] = complex64(x[i]), complex64(y[i])
-				}
-				requireComplex(t, x, y, x, y)
-				wide := func(x []complex64) (w []complex128) {
-					for _, v := range x {
-						w = append(w, complex128(v))
-					}
-					return w
-				}
-				requireComplex(t, wide(x64), wide(y64), x64, y64)
-			}
-		})
-	}
+	ofEachKind(t, func(t *testing.T, r *rand.Rand, draw func(n int) []float64) {
+		for _, n := range stridedLengths {
+			requireComplex(t, paired[complex128](draw(2*n)), paired[complex128](draw(2*n)))
+			requireComplex(t, paired[complex64](draw(2*n)), paired[complex64](draw(2*n)))
+		}
+	})
 }
 
-// requireComplex compares sums of x and y with one addition after the other of the same
+// paired takes the numbers of x as real and imaginary parts, by turns.
+func paired[T exact.ComplexNumber](x []float64) []T {
+	z := make([]T, len(x)/2)
+	for i := range z {
+		z[i] = T(complex(x[2*i], x[2*i+1]))
+	}
+	return z
+}
+
+// requireComplex compares sums of x and y, by each kernel, with one addition after the other of the same
 // numbers.
-func requireComplex[T exact.ComplexNumber](t *testing.T, wideX, wideY []complex128, x, y []T) {
+func requireComplex[T exact.ComplexNumber](t *testing.T, x, y []T) {
 	t.Helper()
-	var sum, inner, wantSum, wantInner exact.Complex
-	for i, v := range wideX {
+	var wantSum, wantInner exact.Complex
+	for i := range x {
+		v, w := complex128(x[i]), complex128(y[i])
 		wantSum.Re.Add(real(v))
 		wantSum.Im.Add(imag(v))
-		w := wideY[i]
 		wantInner.Re.AddProduct(real(v), real(w))
 		wantInner.Re.AddProduct(imag(v), imag(w))
 		wantInner.Im.AddProduct(real(v), imag(w))
 		wantInner.Im.AddProduct(-imag(v), real(w))
 	}
+	wantBoth := wantSum
+	wantBoth.Merge(&wantInner)
+	requireAll := func(about any, sum, inner exact.Complex) {
+		t.Helper()
+		both := sum
+		both.Merge(&inner)
+		for i, c := range [][2]*exact.Complex{{&wantSum, &sum}, {&wantInner, &inner}, {&wantBoth, &both}} {
+			require.Equal(t, encoded(t, &c[0].Re), encoded(t, &c[1].Re), "%v, %d %T, %d", about, len(x), x, i)
+			require.Equal(t, encoded(t, &c[0].Im), encoded(t, &c[1].Im), "%v, %d %T, %d", about, len(x), x, i)
+			requireSame(t, real(c[0].Round()), real(c[1].Round()), about)
+			requireSame(t, imag(c[0].Round()), imag(c[1].Round()), about)
+		}
+	}
+	var sum, inner exact.Complex
 	exact.AddComplex(&sum, x)
 	exact.AddInner(&inner, x, y)
-	for _, c := range [][2]*exact.Complex{{&wantSum, &sum}, {&wantInner, &inner}} {
-		require.Equal(t, encoded(t, &c[0].Re), encoded(t, &c[1].Re))
-		require.Equal(t, encoded(t, &c[0].Im), encoded(t, &c[1].Im))
-		requireSame(t, real(c[0].Round()), real(c[1].Round()))
-		requireSame(t, imag(c[0].Round()), imag(c[1].Round()))
+	requireAll("by default", sum, inner)
+	for _, k := range exact.Kernels() {
+		sum, inner = exact.Complex{}, exact.Complex{}
+		exact.AddComplexBy(k, &sum, x)
+		exact.AddInnerBy(k, &inner, x, y)
+		requireAll(k, sum, inner)
 	}
-	wantSum.Merge(&wantInner)
-	sum.Merge(&inner)
-	require.Equal(t, encoded(t, &wantSum.Im), encoded(t, &sum.Im))
 }
 
 func TestStridedPanics(t *testing.T) {
