@@ -47,6 +47,13 @@ func (r *reference) addProduct(x, y float64) {
 	r.sum.SetPrec(precision).Add(&r.sum, product)
 }
 
+// plus returns the sum of the terms of both.
+func (r *reference) plus(o *reference) *reference {
+	sum := &reference{exception: r.exception + o.exception, terms: r.terms + o.terms, negZeros: r.negZeros + o.negZeros}
+	sum.sum.SetPrec(precision).Add(&r.sum, &o.sum)
+	return sum
+}
+
 func (r *reference) round() float64 {
 	switch {
 	case r.exception != 0:
@@ -85,6 +92,21 @@ func requireSame(t testing.TB, want, got float64, about ...any) {
 	}
 	if bits != math.Float64bits(got) {
 		require.Failf(t, "sums differ", "want %x (%#x), got %x (%#x) %v", want, bits, got, math.Float64bits(got), about)
+	}
+}
+
+// requireExact compares what a sum rounds to, and all bits of its finite part, with those of the reference.
+func requireExact(t testing.TB, want *reference, got *exact.Accumulator, about ...any) {
+	t.Helper()
+	requireSame(t, want.round(), got.Round(), about...)
+	b := encoded(t, got)
+	finite := new(big.Float).SetPrec(precision).SetInt(new(big.Int).SetBytes(b[4:]))
+	finite.SetMantExp(finite, 32*int(b[2])-2150)
+	if b[1]&0x80 != 0 {
+		finite.Neg(finite)
+	}
+	if finite.Cmp(&want.sum) != 0 {
+		require.Failf(t, "sums differ", "want %x, got %x %v", &want.sum, finite, about)
 	}
 }
 

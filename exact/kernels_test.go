@@ -3,6 +3,7 @@ package exact_test
 import (
 	"fmt"
 	"math"
+	"math/big"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -188,7 +189,77 @@ func adversarial(r *rand.Rand, most int) (x, y []float64) {
 	return x, y
 }
 
-// TestKernelsAgainstBig compares with math/big, a million vectors if it may be long.
+// adversarialParts draws up to most pairs of terms: several of what adversarial draws, each of its own
+// exponents, so that kernels go from blocks to levels and integers, and back, at any place. Then, each in some
+// of the slices, most of the second half cancels most of the first; numbers that are special are anywhere; and
+// the sum, or that of the products, is made half-way between two numbers, or next to that.
+func adversarialParts(r *rand.Rand, most int) (x, y []float64) {
+	for n := 1 + r.IntN(most); len(x) < n; {
+		px, py := adversarial(r, min(1<<r.IntN(12), n-len(x)))
+		x, y = append(x, px...), append(y, py...)
+	}
+	if half := len(x) / 2; r.IntN(2) == 0 {
+		for i, few := range r.Perm(half) {
+			if few > r.IntN(4) {
+				x[half+i], y[half+i] = -x[i], y[i]
+			}
+		}
+	}
+	if r.IntN(3) == 0 {
+		for range 1 + r.IntN(4) {
+			i, j := r.IntN(len(x)), r.IntN(len(x))
+			x[i], y[[2]int{i, j}[r.IntN(2)]] = special[r.IntN(len(special))], special[r.IntN(len(special))]
+		}
+	}
+	if ties := r.IntN(3); ties > 0 {
+		before := len(x)
+		x, y = appendTie(r, x, y, ties == 2)
+		for i := before; i < len(x) && r.IntN(8) > 0; i++ { // of its terms, some are elsewhere
+			j := r.IntN(i)
+			x[i], x[j], y[i], y[j] = x[j], x[i], y[j], y[i]
+		}
+	}
+	return x, y
+}
+
+var special = []float64{inf, -inf, nan, 0, negZero, tiny, -tiny, huge, -huge, 0x1p-1022}
+
+// appendTie appends terms that make the sum of x, or of the products, a tie, or that and the least there is.
+func appendTie(r *rand.Rand, x, y []float64, products bool) (_, _ []float64) {
+	sum, least := sumReference(x), -1074
+	if products {
+		sum, least = dotReference(x, y), -2148
+	}
+	near := math.Abs(sum.round())
+	if math.IsNaN(near) || math.IsInf(near, 0) || !products && near < 0x1p-1020 { // no term is half of what is there
+		return x, y
+	}
+	exponent := -1021 // of subnormal numbers, and zero
+	if near >= 0x1p-1022 {
+		_, exponent = math.Frexp(near)
+	}
+	tie := new(big.Float).SetPrec(precision).SetFloat64(near)
+	tie.Add(tie, new(big.Float).SetMantExp(big.NewFloat(1), exponent-54))
+	if sum.sum.Signbit() {
+		tie.Neg(tie)
+	}
+	tie.Add(tie, new(big.Float).SetMantExp(big.NewFloat(float64(r.IntN(3)-1)), least))
+	for left := tie.Sub(tie, &sum.sum); left.Sign() != 0; {
+		part := new(big.Float).SetPrec(53).SetMode(big.ToZero).Set(left)
+		left.Sub(left, part)
+		shift := max(part.MantExp(nil)-53, least)
+		f, _ := part.SetMantExp(part, -shift).Float64() // an integer
+		if x = append(x, math.Ldexp(f, shift)); products {
+			x[len(x)-1] = math.Ldexp(f, shift/2)
+			y = append(y, math.Ldexp(1, shift-shift/2))
+		} else {
+			y = append(y, 1)
+		}
+	}
+	return x, y
+}
+
+// TestKernelsAgainstBig compares with math/big, a million vectors if it may be long, and all bits of their sums.
 func TestKernelsAgainstBig(t *testing.T) {
 	vectors := 4000
 	switch {
@@ -197,30 +268,51 @@ func TestKernelsAgainstBig(t *testing.T) {
 	case testing.Short():
 		vectors = 400
 	}
+	againstBig(t, vectors, func(r *rand.Rand) (x, y []float64) { return adversarial(r, 100) })
+}
+
+// TestKernelsOfPartsAgainstBig does so for slices that reach all blocks, levels and tables.
+func TestKernelsOfPartsAgainstBig(t *testing.T) {
+	vectors := 80
+	switch {
+	case need.WantLong():
+		vectors = 8000
+	case testing.Short():
+		vectors = 16
+	}
+	againstBig(t, vectors, func(r *rand.Rand) (x, y []float64) { return adversarialParts(r, 5000) })
+}
+
+// againstBig compares sums of so many pairs of slices with math/big, by each kernel, and as a second slice of
+// an accumulator, too.
+func againstBig(t *testing.T, vectors int, draw func(r *rand.Rand) (x, y []float64)) {
 	const parts = 8
 	for part := range parts {
 		t.Run(fmt.Sprint(part), func(t *testing.T) {
 			t.Parallel()
 			r := rand.New(rand.NewPCG(27, uint64(part)))
 			for range vectors / parts {
-				x, y := adversarial(r, 100)
-				sum, dot := sumReference(x).round(), dotReference(x, y).round()
+				x, y := draw(r)
+				sum, dot := sumReference(x), dotReference(x, y)
+				both := sum.plus(dot)
+				cut := r.IntN(len(x) + 1)
 				for _, k := range exact.Kernels() {
 					var a, b exact.Accumulator
 					k.AddSlice(&a, x)
-					requireSame(t, sum, a.Round(), k, x)
+					requireExact(t, sum, &a, k, x)
 					k.AddProducts(&b, x, y)
-					requireSame(t, dot, b.Round(), k, x, y)
+					requireExact(t, dot, &b, k, x, y)
+					b.Reset()
+					k.AddProducts(&b, x[:cut], y[:cut])
+					k.AddSlice(&b, x[:cut])
+					k.AddSlice(&b, x[cut:])
+					k.AddProducts(&b, x[cut:], y[cut:])
+					requireExact(t, both, &b, k, cut, x, y)
 				}
-				r := dotReference(x, y)
-				for _, v := range x {
-					r.add(v)
-				}
-				both := r.round()
 				for _, k := range exact.Kernels()[1:] {
 					var a exact.Accumulator
 					k.AddLevels(&a, x, y)
-					requireSame(t, both, a.Round(), k, x, y)
+					requireExact(t, both, &a, k, x, y)
 				}
 			}
 		})
