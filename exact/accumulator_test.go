@@ -6,6 +6,7 @@ import (
 	"math/big"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -329,18 +330,20 @@ func TestManyAdds(t *testing.T) {
 		0x1.fffffffffffffp13, -0x1.fffffffffffffp13, // adds more than others to one limb, 2^52-1
 		0x1.fffffffffffffp52, huge, -huge, 0x1.fffffffffffffp-1022,
 	} {
-		var one, bulk exact.Accumulator
+		var one exact.Accumulator
 		slice := make([]float64, 100_000)
 		for i := range slice {
 			slice[i] = x
 			one.Add(x)
 		}
-		bulk.AddSlice(slice)
 		sum := new(big.Float).SetPrec(precision).SetFloat64(x)
 		want, _ := sum.Mul(sum, big.NewFloat(float64(len(slice)))).Float64()
 		requireSame(t, want, one.Round())
-		requireSame(t, want, bulk.Round())
-		require.Equal(t, encoded(t, &one), encoded(t, &bulk))
+		for _, k := range exact.Kernels() {
+			var bulk exact.Accumulator
+			k.AddSlice(&bulk, slice)
+			require.Equal(t, encoded(t, &one), encoded(t, &bulk), k)
+		}
 
 		// Sums that have not carried, merged, and terms added to what that gives.
 		var all exact.Accumulator
@@ -401,7 +404,8 @@ func TestCarriesInTime(t *testing.T) {
 	}
 }
 
-// TestLongProducts adds more products of one exponent than a bin of the table takes.
+// TestLongProducts adds more products of one exponent than a bin of the table takes, which only the plain
+// instructions fill.
 func TestLongProducts(t *testing.T) {
 	x := make([]float64, 1<<22+1000)
 	for i := range x {
@@ -410,7 +414,11 @@ func TestLongProducts(t *testing.T) {
 	square := new(big.Float).SetPrec(precision).SetFloat64(x[0])
 	square.Mul(square, square)
 	want, _ := square.Mul(square, big.NewFloat(float64(len(x)))).Float64()
-	requireSame(t, want, exact.Dot(x, x))
+	for _, k := range exact.Kernels() {
+		var a exact.Accumulator
+		k.AddProducts(&a, x, x)
+		requireSame(t, want, a.Round(), k)
+	}
 }
 
 func TestReset(t *testing.T) {
@@ -429,6 +437,38 @@ func TestCopy(t *testing.T) {
 	b.AddSlice(make([]float64, 1000))
 	require.Equal(t, before, encoded(t, &a))
 	require.NotEqual(t, before, encoded(t, &b))
+}
+
+// TestGoroutines sums the same slices in several goroutines, each into an accumulator of its own, which are
+// merged as they come. The tables of all are from the same pools.
+func TestGoroutines(t *testing.T) {
+	const goroutines, rounds = 8, 10
+	r := rand.New(rand.NewPCG(47, 48))
+	x, y := patchwork(r, 6000), patchwork(r, 6000)
+	one := sumOneByOne(x, x, y)
+	var want exact.Accumulator
+	for range goroutines * rounds {
+		want.Merge(one)
+	}
+	for _, k := range exact.Kernels() {
+		var sum exact.Accumulator
+		var mu sync.Mutex
+		var group sync.WaitGroup
+		for range goroutines {
+			group.Go(func() {
+				for range rounds {
+					var a exact.Accumulator
+					k.AddSlice(&a, x)
+					k.AddProducts(&a, x, y)
+					mu.Lock()
+					sum.Merge(&a)
+					mu.Unlock()
+				}
+			})
+		}
+		group.Wait()
+		require.Equal(t, encoded(t, &want), encoded(t, &sum), k)
+	}
 }
 
 // TestMergeLeavesOther says that the argument of Merge keeps its value and form.
