@@ -78,11 +78,10 @@ func zero(limb []int64) bool {
 
 // narrow returns the parts of a narrow form.
 func narrow(words []int64, low int) (flags *[flagCount]int64, part []int64) {
-	flags, part = (*[flagCount]int64)(words), words[flagCount:]
-	if len(part) < 2 || low < 0 || low+len(part) > limbs {
-		panic(fmt.Sprintf("exact: a narrow form of %d words from word %d on", len(part), low))
+	if n := len(words) - flagCount; n < 2 || low < 0 || low > limbs-n {
+		panic(fmt.Sprintf("exact: a narrow form of %d words from word %d on", n, low))
 	}
-	return flags, part
+	return (*[flagCount]int64)(words), words[flagCount:]
 }
 
 // fits says whether a sum in proper form has nothing below limb low, and only its sign above limb high.

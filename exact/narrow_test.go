@@ -1,7 +1,10 @@
 package exact_test
 
 import (
+	"fmt"
+	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -144,8 +147,24 @@ func TestNarrowInvalid(t *testing.T) {
 		require.ErrorIs(t, a.SetNarrowWords(c.words, c.low), exact.ErrWords, "%v", c)
 		require.Equal(t, *filled(), a)
 	}
-	for _, low := range []int{-1, limbs - 1, limbs} {
-		require.Panics(t, func() { new(exact.Accumulator).NarrowWords(make([]int64, exact.FlagWords+2), low) })
+}
+
+// TestNarrowPanics: words that do not exist, or too few, of which nothing is read and nothing written.
+func TestNarrowPanics(t *testing.T) {
+	const flags = exact.FlagWords
+	for _, c := range []struct{ words, low int }{
+		{flags + 2, -1}, {flags + 2, limbs - 1}, {flags + 2, limbs}, {flags + 2, math.MaxInt}, {flags + 2, math.MinInt},
+		{flags + 1, 0}, {flags + limbs + 1, 0}, {flags, 0}, {1, 0}, {0, 0}, {0, math.MinInt},
+	} {
+		a, words := *filled(), make([]int64, c.words)
+		if c.words >= flags {
+			words[flags-1] = 7
+		}
+		before := slices.Clone(words)
+		message := fmt.Sprintf("exact: a narrow form of %d words from word %d on", c.words-flags, c.low)
+		require.PanicsWithValue(t, message, func() { a.NarrowWords(words, c.low) })
+		require.PanicsWithValue(t, message, func() { _ = a.SetNarrowWords(words, c.low) })
+		require.Equal(t, *filled(), a)
+		require.Equal(t, before, words)
 	}
-	require.Panics(t, func() { new(exact.Accumulator).NarrowWords(make([]int64, exact.FlagWords+1), 0) })
 }
