@@ -46,8 +46,9 @@ const (
 // of no terms and ready for use.
 //
 // It is a fixed-point number that ranges from the square of the smallest subnormal number to the
-// carries of 2^88 squares of the largest number, so a sum is never rounded and does not overflow on
-// the way. It takes 1088 bytes, contains no pointers, and may be copied by assignment.
+// carries of 2^88 squares of the largest number, so a sum of as many terms is never rounded and does
+// not overflow on the way. [Accumulator.Merge] says what is beyond that. It takes 1088 bytes, contains
+// no pointers, and may be copied by assignment.
 //
 // No method allocates, except those that return or append bytes, and AddSlice and AddProducts when
 // the pool has no table. An Accumulator must not be used by two goroutines at a time, not even for
@@ -122,8 +123,12 @@ func (a *Accumulator) addWide(p, hi, lo uint64, sign int64) {
 
 // Merge adds all terms of b to a. b does not change; it may be a itself, whose sum is then doubled.
 //
-// The finite part of a sum is limited to ±2^2136. A sum beyond that counts as infinite; it takes
-// more than 2^88 terms, or repeated doubling by Merge, to reach it.
+// The finite part of a sum is limited to ±2^2136. It takes more than 2^88 terms, repeated doubling by
+// Merge, or words and encodings that so many terms have, to go beyond that. The sum is then infinite from
+// the next time on that carries are propagated, which Round and the others do, and additions now and
+// then; the finite part is lost. Only there the order of terms, of merging and of these calls matters: a
+// sum that comes back into the range is finite, infinite or NaN, and infinite sums of the same terms may
+// differ in their words and encodings.
 func (a *Accumulator) Merge(b *Accumulator) {
 	if a.adds+b.adds+1 > maxAdds {
 		a.carry()

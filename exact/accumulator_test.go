@@ -323,6 +323,62 @@ func TestBeyondRange(t *testing.T) {
 	}
 }
 
+// TestOrderBeyondRange shows what the comment of Merge says: beyond the range, the order decides what a sum is,
+// and how it is written.
+func TestOrderBeyondRange(t *testing.T) {
+	quarter := func(sign float64) *exact.Accumulator { // ±2^2134, of a range that ends at ±2^2136
+		var a exact.Accumulator
+		a.AddProduct(0x1p1023, sign*0x1p1023)
+		for range 2134 - 2046 {
+			a.Merge(&a)
+		}
+		return &a
+	}
+	type times struct {
+		n int
+		*exact.Accumulator
+	}
+	merged := func(parts ...times) *exact.Accumulator {
+		var a exact.Accumulator
+		for _, p := range parts {
+			for range p.n {
+				a.Merge(p.Accumulator)
+			}
+			if p.n == 0 {
+				a.Round()
+			}
+		}
+		return &a
+	}
+	var round times
+	for _, sign := range []float64{1, -1} {
+		var some exact.Accumulator
+		some.Add(1)
+		up, down, one := quarter(sign), quarter(-sign), times{1, &some}
+
+		// The terms of one sum: it is infinite if carries were propagated while it was beyond the range.
+		require.Equal(t, encoded(t, merged(times{3, up})), encoded(t, merged(times{5, up}, times{2, down})))
+		requireSame(t, sign*inf, merged(times{5, up}, round, times{2, down}).Round())
+		requireSame(t, 0, merged(times{5, up}, times{5, down}).Round())
+		requireSame(t, nan, merged(times{5, up}, round, times{5, down}).Round())
+
+		// Both infinite, but one has a finite part.
+		first, last := merged(one, times{5, up}), merged(times{5, up}, round, one)
+		requireSame(t, sign*inf, first.Round())
+		requireSame(t, sign*inf, last.Round())
+		require.NotEqual(t, encoded(t, first), encoded(t, last))
+		require.NotEqual(t, wordsOf(first), wordsOf(last))
+
+		// Up to the ends of the range there is nothing of that.
+		want := encoded(t, merged(times{3, up}, one))
+		require.Equal(t, want, encoded(t, merged(one, round, times{3, up}, round, times{6, down}, round, times{6, up})))
+		require.Equal(t, want, encoded(t, merged(times{3, down}, round, times{6, up}, round, one)))
+	}
+	// The lower end is within the range, the upper one beyond it.
+	requireSame(t, 1, merged(times{4, quarter(-1)}, round, times{4, quarter(1)}, times{1, sumOneByOne([]float64{1})}).Round())
+	requireSame(t, inf, merged(times{4, quarter(1)}, round, times{4, quarter(-1)}).Round())
+}
+
 // TestManyAdds adds the same terms often enough that all limbs carry several times,
 // without a call that would carry earlier.
 func TestManyAdds(t *testing.T) {

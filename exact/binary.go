@@ -20,7 +20,8 @@ const MaxEncoded = encodedHeader + 4*limbs
 
 // AppendBinary appends an encoding of the sum, for files and messages, to b and returns the result;
 // the error is always nil. The length depends on the sum. It implements [encoding.BinaryAppender].
-// Every sum has exactly one encoding:
+// Every sum has exactly one encoding, whatever the order of its terms, within the range that
+// [Accumulator.Merge] describes:
 //
 //	byte 0       1, the version
 //	byte 1       bits 0 to 4: a term is NaN, +Inf, -Inf; all are -0; one is not -0

@@ -9,7 +9,8 @@
 //	sum = a.Round()
 //
 // The result is the correctly rounded sum, with the same bits whatever the order of the terms, their
-// division among goroutines or ranks, and the way in which the parts are merged.
+// division among goroutines or ranks, and the way in which the parts are merged. That holds for all sums
+// of up to 2^88 terms; the comment of [Accumulator.Merge] describes what is beyond.
 //
 // [Sum] and [Dot] work on whole slices. An [Accumulator] takes terms one by one or in slices,
 // merges with other accumulators ([Accumulator.Merge]), and returns its sum from

@@ -24,7 +24,8 @@ var ErrWords = errors.New("exact: invalid words")
 // Word i, for i below 134, weighs 2^(32i-2150); it is from 0 to 2^32-1, the last of these from
 // -2^30 to 2^30-1. The other five words count accumulators, each 0 or 1 here: those with a NaN
 // term, a +Inf term, a -Inf term, only -0 terms, and a term other than -0, in this order. Sums that
-// are equal in this sense have equal words.
+// are equal in this sense have equal words, whatever the order of their terms, within the range that
+// [Accumulator.Merge] describes. Sums of words are compared with that range by SetWords only.
 func (a *Accumulator) Words(dst *[Words]int64) {
 	a.settle()
 	copy(dst[:limbs], a.limb[:])
