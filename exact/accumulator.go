@@ -48,12 +48,13 @@ const (
 // It is a fixed-point number that ranges from the square of the smallest subnormal number to the
 // carries of 2^88 squares of the largest number, so a sum of as many terms is never rounded and does
 // not overflow on the way. [Accumulator.Merge] says what is beyond that. It takes 1088 bytes, contains
-// no pointers, and may be copied by assignment.
+// no pointers, and may be copied by assignment. Equal sums need not be equal by ==, which compares
+// carries, too.
 //
-// No method allocates, except those that return or append bytes, and AddSlice and AddProducts when
-// the pool has no table. An Accumulator must not be used by two goroutines at a time, not even for
-// reading: Round, Words and AppendBinary propagate carries in place. Give each goroutine its own,
-// and Merge them.
+// No method allocates, except those that return or append bytes, or an error, and AddSlice and
+// AddProducts when the pool has no table. An Accumulator must not be used by two goroutines at a time,
+// not even for reading: Round, Span, Words, NarrowWords, AppendBinary and MarshalBinary propagate
+// carries in place. Give each goroutine its own, and Merge them.
 type Accumulator struct {
 	limb  [limbs]int64 // limb i weighs 2^(32i-2150)
 	adds  int          // additions since the limbs were in proper form

@@ -52,8 +52,8 @@ func (a *Accumulator) AppendBinary(b []byte) ([]byte, error) {
 // [encoding.BinaryMarshaler].
 func (a *Accumulator) MarshalBinary() ([]byte, error) { return a.AppendBinary(nil) }
 
-// UnmarshalBinary sets a to the sum that AppendBinary has encoded in b. For anything else it
-// returns [ErrEncoding] and leaves a unchanged. It implements [encoding.BinaryUnmarshaler].
+// UnmarshalBinary sets a to the sum that AppendBinary has encoded in b, which it does not keep. For
+// anything else it returns [ErrEncoding] and leaves a unchanged. It implements [encoding.BinaryUnmarshaler].
 func (a *Accumulator) UnmarshalBinary(b []byte) error {
 	if len(b) < encodedHeader {
 		return fmt.Errorf("%w: %d bytes", ErrEncoding, len(b))

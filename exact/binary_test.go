@@ -71,8 +71,7 @@ func TestEncodingRoundTrip(t *testing.T) {
 	}
 }
 
-// TestEncodingLength says that the longest encoding is one of MaxEncoded bytes.
-// Sums up to the end of the range come back, also those that reach the last limb.
+// TestEncodingTop: sums up to the end of the range come back, also those that reach the last limb.
 func TestEncodingTop(t *testing.T) {
 	for _, x := range []float64{math.MaxFloat64, -math.MaxFloat64} {
 		var a exact.Accumulator
@@ -90,6 +89,7 @@ func TestEncodingTop(t *testing.T) {
 	}
 }
 
+// TestEncodingLength says that the longest encoding is one of MaxEncoded bytes.
 func TestEncodingLength(t *testing.T) {
 	var w [exact.Words]int64
 	w[0], w[topWord], w[otherWord] = 1, 1, 1

@@ -16,11 +16,13 @@
 // merges with other accumulators ([Accumulator.Merge]), and returns its sum from
 // [Accumulator.Round], whose comment describes the treatment of NaN, infinities and -0. Between
 // processes an accumulator travels as [Accumulator.Words], 139 int64 that merge by addition, so a
-// reduction that adds int64 values merges sums; for files there is a byte encoding,
-// [Accumulator.AppendBinary].
+// reduction that adds int64 values merges sums; or as part of them, [Accumulator.NarrowWords]. For files
+// there is a byte encoding, [Accumulator.AppendBinary].
 //
 // [AddStrided] and [AddProductsStrided] take elements with a stride, and float32; [AddComplex] and
-// [AddInner] take complex numbers into a [Complex]. The caller copies nothing.
+// [AddInner] take complex numbers into a [Complex]. The caller copies nothing. No function changes or
+// keeps a slice of terms, so that several goroutines may add the same one, and x may overlap y. What
+// panics because of its arguments has added nothing.
 //
 // # Algorithm
 //
@@ -38,16 +40,18 @@
 // and S. Oishi, Accurate sum and dot product, SIAM J. Sci. Comput. 26(6), 2005), and has running sums
 // at fixed places for both (S. M. Rump, T. Ogita and S. Oishi, Accurate floating-point summation
 // part I, SIAM J. Sci. Comput. 31(1), 2008). The exception flags of the CPU say after each block of
-// terms whether anything was rounded, underflowed, or was not a number; if so, the block is
-// summed by integers. The kernels have a floating-point environment of their own, and leave the
+// terms whether anything was rounded, underflowed, or was not a number; if so, the block goes to running
+// sums of several levels, for which its exponents may differ more, and if these have no room either, to
+// the integers. The kernels have a floating-point environment of their own, and leave the
 // caller's as it is.
 //
-// All else is arithmetic on integers: no floating-point operation is executed that a compiler might
-// fuse or a rounding mode might change. Every architecture, and every kernel, computes the same bits.
+// All else is arithmetic on integers: no result of a floating-point operation that a compiler might fuse
+// or a rounding mode might change is part of a sum. Every architecture, and every kernel, computes the
+// same bits.
 //
 // # Cost
 //
-// With kernels, a long sum takes 1 to 2.4 times as long as a loop of SIMD instructions that rounds, and
-// an inner product 1.5 to 2.7 times; 14 times and more if the exponents of the terms differ widely.
+// With kernels, a long sum takes 1.1 to 2.9 times as long as a loop of SIMD instructions that rounds, and
+// an inner product 1.4 to 2.8 times; 7 to 63 times if the exponents of the terms differ widely.
 // docs/exact.md has the figures, and says what they mean for a reduction over ranks.
 package exact

@@ -22,8 +22,8 @@ func (a *Accumulator) Span() (lowest, highest int) {
 // same low and length, represents the merged ones, for [Accumulator.SetNarrowWords].
 //
 // It reports whether the sum has nothing beside these words. If it has, the words of the sum are 0, for a
-// message that says so to others. NarrowWords panics unless dst has two words of the sum at least, and they
-// exist.
+// message that says so to others; those that count accumulators are as ever. NarrowWords panics unless dst
+// has room for at least two words of the sum, and all of these exist.
 func (a *Accumulator) NarrowWords(dst []int64, low int) bool {
 	flags, part := narrow(dst, low)
 	quick := a.narrowLimbs(part, low)

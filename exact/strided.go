@@ -132,13 +132,14 @@ func widenSpecial(b uint32) uint64 {
 type ComplexNumber interface{ complex64 | complex128 }
 
 // Complex is an exact sum of complex numbers: one of the real parts, and one of the imaginary
-// parts. It merges, and travels, as these two. The zero value is the sum of no terms.
+// parts. It merges, and travels, as these two, and like them must not be used by two goroutines at a
+// time. The zero value is the sum of no terms.
 type Complex struct{ Re, Im Accumulator }
 
 // Round returns both parts, each rounded as by [Accumulator.Round].
 func (c *Complex) Round() complex128 { return complex(c.Re.Round(), c.Im.Round()) }
 
-// Merge adds all terms of b to c.
+// Merge adds all terms of b to c, as [Accumulator.Merge] does.
 func (c *Complex) Merge(b *Complex) {
 	c.Re.Merge(&b.Re)
 	c.Im.Merge(&b.Im)
@@ -164,8 +165,9 @@ func addParts[F Float](k kernels, c *Complex, x []F) {
 }
 
 // AddInner adds the inner product of x and y to c, exactly: the sum of the products of the
-// conjugates of the elements of x and the elements of y, as zdotc of BLAS. It panics if the lengths
-// differ.
+// conjugates of the elements of x and the elements of y, as zdotc of BLAS. Either part is a sum of real
+// products, for which the rules of [Accumulator.Round] hold: zero times infinity is NaN there, whatever
+// the other part is. It panics if the lengths differ.
 func AddInner[T ComplexNumber](c *Complex, x, y []T) { addInner(native, c, x, y) }
 
 func addInner[T ComplexNumber](k kernels, c *Complex, x, y []T) {

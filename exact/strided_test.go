@@ -1,6 +1,7 @@
 package exact_test
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -150,14 +151,51 @@ func requireComplex[T exact.ComplexNumber](t *testing.T, x, y []T) {
 	}
 }
 
+// TestStridedExtremes has slices of no elements, and strides beyond their end.
+func TestStridedExtremes(t *testing.T) {
+	var a exact.Accumulator
+	var c exact.Complex
+	for _, stride := range []int{1, 2, 1000, math.MaxInt} {
+		exact.AddStrided[float64](&a, nil, stride)
+		exact.AddStrided(&a, []float32{}, stride)
+		exact.AddProductsStrided(&a, nil, stride, []float64{}, 1)
+		exact.AddProductsStrided[float32](&a, nil, 3, nil, stride)
+	}
+	exact.AddComplex[complex64](&c, nil)
+	exact.AddComplex(&c, []complex128{})
+	exact.AddInner(&c, nil, []complex64{})
+	exact.AddInner[complex128](&c, nil, nil)
+	require.Equal(t, exact.Accumulator{}, a)
+	require.Equal(t, exact.Complex{}, c)
+
+	x, y := []float64{3, nan, nan}, []float32{5, 7}
+	exact.AddStrided(&a, x, math.MaxInt)
+	exact.AddStrided(&a, y, math.MaxInt)
+	exact.AddProductsStrided(&a, x, 3, x, math.MaxInt)
+	exact.AddProductsStrided(&a, y, 2, y, math.MaxInt)
+	requireSame(t, 3+5+9+25, a.Round())
+}
+
+// TestStridedPanics: nothing is added before.
 func TestStridedPanics(t *testing.T) {
 	var a exact.Accumulator
 	var c exact.Complex
-	require.PanicsWithValue(t, "exact: stride 0 is less than 1", func() { exact.AddStrided(&a, []float64{1}, 0) })
+	for _, stride := range []int{0, -1, math.MinInt} {
+		message := fmt.Sprintf("exact: stride %d is less than 1", stride)
+		require.PanicsWithValue(t, message, func() { exact.AddStrided(&a, []float64{1}, stride) })
+		require.PanicsWithValue(t, message, func() { exact.AddStrided[float32](&a, nil, stride) })
+		require.PanicsWithValue(t, message, func() { exact.AddProductsStrided(&a, []float64{1}, 1, []float64{1}, stride) })
+		require.PanicsWithValue(t, message, func() { exact.AddProductsStrided(&a, []float32{1}, stride, []float32{1}, 1) })
+	}
 	require.PanicsWithValue(t, "exact: products of 2 elements and of 3",
 		func() { exact.AddProductsStrided(&a, make([]float32, 4), 2, make([]float32, 3), 1) })
+	require.PanicsWithValue(t, "exact: products of 1 elements and of 0",
+		func() { exact.AddProductsStrided(&a, []float64{1}, math.MaxInt, nil, math.MaxInt) })
 	require.PanicsWithValue(t, "exact: inner product of 1 elements and 0",
 		func() { exact.AddInner(&c, make([]complex64, 1), nil) })
+	require.Panics(t, func() { a.AddProducts(make([]float64, 1000), make([]float64, 999)) })
+	require.Equal(t, exact.Accumulator{}, a)
+	require.Equal(t, exact.Complex{}, c)
 }
 
 func TestStridedAllocs(t *testing.T) {
