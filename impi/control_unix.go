@@ -20,14 +20,11 @@ type controls struct {
 }
 
 func newControls(e *engine) (*controls, error) {
-	s := &controls{e: e}
-	if err := unix.Pipe(s.wake[:]); err != nil {
-		return nil, fmt.Errorf("pipe: %w", err)
+	wake, err := newPipe()
+	if err != nil {
+		return nil, err
 	}
-	for _, fd := range s.wake {
-		unix.CloseOnExec(fd)
-	}
-	return s, nil
+	return &controls{e: e, wake: wake}, nil
 }
 
 // controlEvery is how often, in milliseconds, connections are read that cannot be waited for.

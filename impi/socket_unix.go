@@ -9,6 +9,7 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -123,12 +124,12 @@ type tcpSource struct {
 }
 
 func newTCPSource(e *engine) (*tcpSource, error) {
-	s := &tcpSource{e: e, woken: make(chan struct{})}
-	if err := unix.Pipe(s.wake[:]); err != nil {
-		return nil, fmt.Errorf("pipe: %w", err)
+	wake, err := newPipe()
+	if err != nil {
+		return nil, err
 	}
+	s := &tcpSource{e: e, wake: wake, woken: make(chan struct{})}
 	for _, fd := range s.wake {
-		unix.CloseOnExec(fd)
 		unix.SetNonblock(fd, true)
 	}
 	context.AfterFunc(e.life, func() {
@@ -136,6 +137,19 @@ func newTCPSource(e *engine) (*tcpSource, error) {
 		close(s.woken)
 	})
 	return s, nil
+}
+
+// newPipe makes a pipe that no program inherits which is being started.
+func newPipe() (fds [2]int, err error) {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	if err := unix.Pipe(fds[:]); err != nil {
+		return fds, fmt.Errorf("pipe: %w", err)
+	}
+	for _, fd := range fds {
+		unix.CloseOnExec(fd)
+	}
+	return fds, nil
 }
 
 // rouse makes block return.
