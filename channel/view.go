@@ -34,7 +34,8 @@ func Slice[E any](s []E) Layout { return Contiguous(Bytes(s)) }
 
 // StridedSlice is [Strided] in units of elements of s (MPI_Type_vector): it has blocks
 // blocks of blockLen elements each. The first begins at s[offset]; each further block
-// begins stride elements after the start of the one before.
+// begins stride elements after the start of the one before. [Layout.Err] counts elements; all that
+// concerns messages counts bytes: [Layout.Len], the lengths in [Error], and blocks that overlap.
 func StridedSlice[E any](s []E, offset, blockLen, blocks, stride int) Layout {
 	size := int(reflect.TypeFor[E]().Size())
 	p := layout.Part{Off: offset, Block: blockLen, Count: blocks, Stride: stride}

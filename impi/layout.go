@@ -31,7 +31,8 @@ type packing struct {
 // IsendLayout is Isend for a message in a layout, which may be typed and strided: [channel.StridedSlice] takes
 // counts and a stride in elements of a slice (MPI_Type_vector), [channel.Slice] all of it, [channel.Indexed]
 // blocks anywhere. Contiguous elements need no layout: Isend takes [channel.Bytes] of them. Only the bytes go;
-// the receiver may have another layout, or none.
+// the receiver may have another layout, or none. So [Status.Len] and the error that wraps [ErrTruncated] count
+// bytes.
 //
 // Errors: an invalid layout's, which wraps [channel.ErrLayout]; otherwise as for Isend.
 func (c *Comm) IsendLayout(l channel.Layout, dest, tag int) (Request, error) {

@@ -100,6 +100,7 @@ func TestLayoutLengths(t *testing.T) {
 					continue
 				}
 				require.ErrorIs(t, err, ErrTruncated)
+				require.ErrorContains(t, err, fmt.Sprintf("the message has %d bytes, the receive takes %d bytes", 4*count, 4*room))
 				want := make([]int32, 2*count)
 				for i := range room {
 					want[2*i] = src[i]

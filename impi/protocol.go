@@ -228,7 +228,7 @@ func (e *engine) complete(r *request) {
 	}
 	var err error
 	if r.length > r.total {
-		err = fmt.Errorf("%w: the message has %d bytes, the buffer %d", ErrTruncated, r.length, r.total)
+		err = fmt.Errorf("%w: the message has %d bytes, the receive takes %d bytes", ErrTruncated, r.length, r.total)
 	}
 	e.finish(r, err)
 }

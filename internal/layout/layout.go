@@ -182,7 +182,7 @@ func (s *Shape) Disjoint() error {
 	for i := range s.parts {
 		p := &s.parts[i]
 		if p.Count > 1 && max(p.Stride, -p.Stride) < p.Block {
-			return fmt.Errorf("blocks of %d bytes with stride %d overlap", p.Block, p.Stride)
+			return fmt.Errorf("blocks of %d bytes with a stride of %d bytes overlap", p.Block, p.Stride)
 		}
 		at := uintptr(unsafe.Pointer(unsafe.SliceData(p.Base)))
 		from, to := p.extent()
