@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -659,10 +660,14 @@ func TestStaging(t *testing.T) {
 		until(t, qa, func() bool { return known(qa.peer, r) })
 		// Between two pieces the goroutine that copies takes the lock itself: it is free.
 		var pieces [2]atomic.Int64
+		var report atomic.Value
 		atPiece = func(h *Handle) {
 			q, i := qa, 0
 			if h == r {
 				q, i = qb, 1
+				var b strings.Builder
+				nodes[1].Report(&b)
+				report.Store(b.String())
 			}
 			q.lock.Lock()
 			defer q.lock.Unlock()
@@ -687,6 +692,7 @@ func TestStaging(t *testing.T) {
 		require.NoError(t, s.Start())
 		over()
 		require.Greater(t, pieces[1].Load(), int64(1), "unpacked where the gate is open")
+		require.Contains(t, report.Load(), fmt.Sprintf("receive from rank 0, stream 0, start 2, %d bytes: is being copied here, for ", size))
 	})
 }
 

@@ -174,6 +174,9 @@ func (h *Handle) describeState(now uint32) string {
 	if !active {
 		return ""
 	}
+	if h.copying || h.kind == kindSend && h.out.busy == h {
+		state = "is being copied here"
+	}
 	prep, stream := "to", uint32(0)
 	if h.kind == kindReceive {
 		prep, stream = "from", h.in.number

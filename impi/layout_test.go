@@ -6,6 +6,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -186,6 +187,12 @@ func TestUnpacking(t *testing.T) {
 			require.NoError(t, a.Send(within(t), []byte{5}, b.Rank(), 8))
 			_, err := b.Recv(within(t), make([]byte, 1), a.Rank(), 8)
 			require.NoError(t, err)
+			return nil
+		}},
+		{"a report", func(t *testing.T, _, b *Comm, _ Request, _ *Memory) func() {
+			var out strings.Builder
+			require.NoError(t, b.job.Report(&out))
+			require.Contains(t, out.String(), fmt.Sprintf("rank 1: receive from rank 0, tag 7, %d bytes: has come, and is being put into its layout\n", count))
 			return nil
 		}},
 		{"cancelled", func(t *testing.T, _, _ *Comm, q Request, _ *Memory) func() {

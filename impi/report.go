@@ -28,7 +28,7 @@ func (j *Job) Report(w io.Writer) error {
 
 // describe says what a request waits for; empty if it is complete. The caller holds the lock.
 func (r *request) describe() string {
-	if r.comm == nil || r.state != queued && r.state != moving {
+	if r.comm == nil || r.state == idle || r.state == done {
 		return ""
 	}
 	var what, waits string
@@ -39,6 +39,8 @@ func (r *request) describe() string {
 		what, waits = "send to", fmt.Sprintf("waits for the receiver, %d bytes have gone", r.moved)
 	case r.state == moving:
 		what, waits = "receive from", fmt.Sprintf("is being received, %d bytes have come", r.moved)
+	case r.state == unpacking:
+		what, waits = "receive from", "has come, and is being put into its layout"
 	case r.kind == receiving:
 		what, waits = "receive from", "waits for the sender"
 	default:
@@ -55,7 +57,7 @@ func (r *request) describe() string {
 		tag = "any tag"
 	}
 	length := r.total
-	if r.kind == sending || r.state == moving {
+	if r.kind == sending || r.state != queued {
 		length = r.length
 	}
 	return fmt.Sprintf("rank %d: %s %s, %s, %d bytes: %s", r.comm.p.rank, what, peer, tag, length, waits)
