@@ -203,40 +203,40 @@ func (o *Op) pull() error {
 }
 
 // push copies what this member gives to where the others get it.
-func (o *Op) push() error {
+func (o *Op) push() (err error) {
 	t, c := o.team, o.call
+	first, count := 0, t.size // members that get something
 	switch {
 	case c.Kind == coll.Gather:
-		return o.pushTo(c.Root)
+		first, count = c.Root, 1
 	case c.Kind.Rooted() && t.me != c.Root:
 		return nil
 	}
-	for k := range t.size {
-		if err := o.pushTo((t.me + k) % t.size); err != nil {
-			return err
-		}
+	for i := first; i < first+count && err == nil; i++ { // all at first: after ErrLater it would be copied again
+		_, _, n := o.gift(i)
+		t.outs[i], err = o.view(i, true, n)
 	}
-	return nil
-}
-
-// pushTo copies what this member gives to where member i gets it.
-func (o *Op) pushTo(i int) error {
-	t, c := o.team, o.call
-	from, at, n := c.Src, c.span(t.me).Off, c.total(t.size) // n: what member i gets of all
-	switch c.Kind {
-	case coll.Broadcast:
-		from, at, n = c.Dst, 0, len(c.Dst)
-	case coll.Scatter:
-		from = c.span(i).in(c.Src)
-		at, n = 0, len(from)
-	case coll.Alltoall:
-		from = c.from(i).in(c.Src)
-	}
-	b, err := o.view(i, true, n)
-	if err == nil {
-		copyBlock(Span{at, len(from)}.in(b), from)
+	for k := 0; k < count && err == nil; k++ {
+		i := first + (t.me+k)%count
+		from, at, _ := o.gift(i)
+		copyBlock(Span{at, len(from)}.in(t.outs[i]), from)
 	}
 	return err
+}
+
+// gift is what this member gives to member i, and where that gets it in n bytes of all.
+func (o *Op) gift(i int) (from []byte, at, n int) {
+	t, c := o.team, o.call
+	switch c.Kind {
+	case coll.Broadcast:
+		return c.Dst, 0, len(c.Dst)
+	case coll.Scatter:
+		from = c.span(i).in(c.Src)
+		return from, 0, len(from)
+	case coll.Alltoall:
+		return c.from(i).in(c.Src), c.span(t.me).Off, c.total(t.size)
+	}
+	return c.Src, c.span(t.me).Off, c.total(t.size)
 }
 
 // reduceShare reduces this member's share of what all give, and writes it to where it is needed.
@@ -272,21 +272,19 @@ func copyBlock(dst, src []byte) {
 }
 
 // pullAll copies the blocks of all members to their places here.
-func (o *Op) pullAll() error {
+func (o *Op) pullAll() (err error) {
 	t, c := o.team, o.call
 	if c.Kind == coll.Gather && t.me != c.Root {
 		return nil
 	}
-	for k := range t.size {
-		i := (t.me + k) % t.size
-		s := c.span(i)
-		b, err := o.view(i, false, s.Len)
-		if err != nil {
-			return err
-		}
-		copyBlock(s.in(c.Dst), b)
+	for i := 0; i < t.size && err == nil; i++ { // all at first, as in push
+		t.parts[i], err = o.view(i, false, c.span(i).Len)
 	}
-	return nil
+	for k := 0; k < t.size && err == nil; k++ {
+		i := (t.me + k) % t.size
+		copyBlock(c.span(i).in(c.Dst), t.parts[i])
+	}
+	return err
 }
 
 // foldToAll reduces a share, and writes it to all.

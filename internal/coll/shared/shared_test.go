@@ -25,7 +25,7 @@ type heap struct {
 	exported  map[uint64][]byte
 	hidden    map[*byte]bool // begins of memory that the others cannot access
 	gone      []bool
-	late      *rand.Rand // decides which views are not there yet
+	late      func(i int) bool // says that a view of member i is not there yet; nil: all are
 	teams     []*Team
 }
 
@@ -67,7 +67,7 @@ func (h *heap) Export(b []byte) (key uint32, addr uint64, ok bool) {
 func (h *heap) View(i int, key uint32, addr uint64, n int) ([]byte, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.late != nil && h.late.IntN(3) == 0 {
+	if h.late != nil && h.late(i) {
 		return nil, ErrLater
 	}
 	b := h.exported[addr]
@@ -208,7 +208,7 @@ func TestAgainstSerial(t *testing.T) {
 		for _, reachable := range []bool{true, false} {
 			for _, flat := range []int{1, Flat} {
 				h := newHeap(size, flat, reachable)
-				h.late = r
+				h.late = func(int) bool { return r.IntN(3) == 0 }
 				for _, kind := range allKinds {
 					for _, n := range counts(size) {
 						if size*n > 2*DataSize && (testing.Short() || size > 8 && !need.WantLong()) {
@@ -300,6 +300,49 @@ func TestWays(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A member that cannot access all memory yet which it needs moves nothing: it would do so again.
+func TestLater(t *testing.T) {
+	r := rand.New(rand.NewPCG(25, 26))
+	const size, missing = 4, 2
+	moves := map[way]int{}
+	for _, kind := range allKinds[1:] {
+		for _, dst := range []bool{false, true} {
+			h := newHeap(size, Flat, true)
+			j := serial(r, kind, size, 3*DataSize/elem, 0, false, false)
+			h.hide(&j, func(_ int, of bool) bool { return of == dst && !kind.Reduces() })
+			all, ops := make([]Op, size), make([]*Op, size)
+			for i := range ops {
+				ops[i] = &all[i]
+				h.teams[i].Enqueue(ops[i], &j.calls[i])
+				ops[i].Release()
+				require.NoError(t, h.teams[i].Advance()) // the others see it
+			}
+			memory := func() (b []byte) {
+				for _, c := range j.calls {
+					b = append(append(b, c.Src...), c.Dst...)
+				}
+				return b
+			}
+			for i, team := range h.teams {
+				later, before := false, memory()
+				h.late = func(of int) bool {
+					later = later || of == missing
+					return of == missing
+				}
+				require.NoError(t, team.Advance())
+				if later {
+					require.Equal(t, before, memory(), "%v, by member %d, hidden: dst %v", kind, i, dst)
+					moves[all[i].way]++
+				}
+			}
+			h.late = nil
+			require.NoError(t, h.drive(r, ops))
+			j.check(t, kind.String())
+		}
+	}
+	require.Len(t, moves, 3, "in each way of several members")
 }
 
 // Elements may be so long that a piece has fewer than there are members, and pieces as long as a
