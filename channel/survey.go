@@ -123,11 +123,10 @@ func (d *device) survey() bool {
 		switch {
 		case a.failed:
 			a.noted = false
+			a.arm()
 			a.drain()
 			if a.outstanding.posted == a.outstanding.done {
 				d.forget(a)
-			} else if !a.armed {
-				idle = append(idle, a)
 			}
 		case a.polls != a.seen && !sleepers:
 			a.seen, a.watched = a.polls, true
@@ -150,11 +149,19 @@ func (d *device) survey() bool {
 	d.surveyed = active[:0]
 	for _, a := range idle {
 		a.lock.Lock()
-		a.armed = a.link.cq.ReqNotify(false) == nil
+		a.arm()
 		a.poll()
 		a.lock.Unlock()
 	}
 	return len(busy) > 0
+}
+
+// arm asks for an event at the next completion, unless one is to come. What has completed before brings none:
+// the caller, which holds the lock, then looks for it.
+func (a *queueView) arm() {
+	if !a.armed {
+		a.armed = a.link.cq.ReqNotify(false) == nil
+	}
 }
 
 // fired handles a completion event of a queue.
