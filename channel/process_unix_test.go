@@ -58,7 +58,6 @@ var acts = map[string]act{
 	"meet":  {do: meetAll},
 	"siege": {do: siege},
 	"once":  {do: once},
-	"reuse": {do: reuse},
 	"burn":  {prepare: burn},
 	"rest":  {do: rest},
 }

@@ -13,34 +13,68 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
+
+// children are the programs that go on. The first is started before the rank joins.
+var children ranks.Children
+
+func init() {
+	acts["reuse"] = act{do: reuse, prepare: func([]string) error { return children.Start() }}
+}
 
 // reuse exchanges messages between two ranks in memory that is taken for each, overwritten as soon as the
 // handle is closed, and then left to a collector that collects all the time, or to the next Alloc. Meanwhile
-// another goroutine starts programs. What has been received does not change after the handle is closed,
-// either: nothing is written late.
+// another goroutine starts programs, some of which outlive the node. What has been received does not change
+// after the handle is closed, either: nothing is written late. Then there are collectives.
 func reuse(ctx context.Context, n *Node, args []string) error {
+	defer children.End()
 	defer debug.SetGCPercent(debug.SetGCPercent(1))
-	ctx, stop := context.WithCancel(ctx)
+	during, stop := context.WithCancel(ctx)
 	forked, started := make(chan error, 1), 0
 	begun := make(chan struct{})
 	go func() {
 		var err error
-		for err == nil && (started < 3 || ctx.Err() == nil) {
-			if err = exec.Command("true").Run(); started == 0 {
+		for err == nil && (started < 3 || during.Err() == nil) {
+			if children.Len() < 8 {
+				err = children.Start()
+			} else {
+				err = exec.Command("true").Run()
+			}
+			if started++; started == 1 {
 				close(begun)
 			}
-			started++
 		}
 		forked <- err
 	}()
 	<-begun
 	err := reusing(ctx, n, number(args[0]))
+	if err == nil {
+		err = collecting(ctx, n)
+	}
 	stop()
 	if failed := <-forked; failed != nil {
 		err = errors.Join(err, fmt.Errorf("start a program: %w", failed))
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	if err := children.Start(); err != nil { // while the node has all that it ever has
+		return err
+	}
+	if err := n.Close(); err != nil {
+		return err
+	}
+	return children.Alike(ctx)
+}
+
+// collecting carries out collectives, most of them in memory of the heap.
+func collecting(ctx context.Context, n *Node) error {
+	g, err := n.World(ctx)
+	if err != nil {
+		return err
+	}
+	return runTrials(ctx, g, trials(5, n.Size(), 12, 40_000))
 }
 
 func reusing(ctx context.Context, n *Node, rounds int) error {
@@ -120,9 +154,11 @@ func reusing(ctx context.Context, n *Node, rounds int) error {
 }
 
 // TestReuse: memory may be freed and used for something else once its handle is closed, and the program
-// may start others, which corrupts no message.
+// may start others, which corrupts no message. Those inherit nothing that would keep memory, or a
+// connection, when the node is closed.
 func TestReuse(t *testing.T) {
 	need.Program(t, "true")
+	need.Program(t, "sleep")
 	processes(t, func(t *testing.T, provider string, run runner) {
 		rounds := "6"
 		if need.WantLong() {
