@@ -1,9 +1,13 @@
 package channel
 
 import (
+	"bytes"
 	"context"
+	"fmt"
+	"sync"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 )
@@ -18,11 +22,11 @@ func brief(t *testing.T) context.Context {
 	return ctx
 }
 
-// claimed starts a message of several chunks of which the other node has claimed
+// claimed starts a message of several chunks in memory of owner of which the other node has claimed
 // one, and returns the handle of this side and what ends the copy.
-func claimed(t *testing.T, kind handleKind, here, there *Node) (h *Handle, m *Memory, finish func()) {
+func claimed(t *testing.T, kind handleKind, owner, here, there *Node) (h *Handle, m *Memory, finish func()) {
 	const size = 3 * chunkMin
-	m, err := here.Alloc(size)
+	m, err := owner.Alloc(size)
 	require.NoError(t, err)
 	var r *ring
 	if kind == kindSend {
@@ -88,7 +92,7 @@ func TestClaimed(t *testing.T) {
 		} {
 			t.Run(kind.String()+"/"+c.name, func(t *testing.T) {
 				nodes := join(t, 2, WithProviders("shm"))
-				h, m, finish := claimed(t, kind, nodes[0], nodes[1])
+				h, m, finish := claimed(t, kind, nodes[0], nodes[0], nodes[1])
 				c.end(t, nodes)
 				require.Eventually(t, func() bool { return h.peer().state.Load() == peerFailed }, limit, time.Millisecond)
 				for range 100 {
@@ -113,18 +117,104 @@ func TestClaimedAtClose(t *testing.T) {
 	for _, kind := range []handleKind{kindSend, kindReceive} {
 		t.Run(kind.String(), func(t *testing.T) {
 			nodes := join(t, 2, WithProviders("shm"))
-			claimed(t, kind, nodes[0], nodes[1])
+			claimed(t, kind, nodes[0], nodes[0], nodes[1])
 			nodes[0].opt.peerTimeout = 10 * time.Millisecond // from here on: connecting takes longer
 			err := nodes[0].Close()
 			require.ErrorIs(t, err, ErrBusy)
 			require.ErrorContains(t, err, "start ")
 
 			nodes = join(t, 2, WithProviders("shm"))
-			_, _, finish := claimed(t, kind, nodes[0], nodes[1])
+			_, _, finish := claimed(t, kind, nodes[0], nodes[0], nodes[1])
 			closed := make(chan error)
 			go func() { closed <- nodes[0].Close() }()
 			finish()
 			require.NoError(t, <-closed)
+		})
+	}
+}
+
+// TestClaimedOfOthers: so it is with memory of another node of the process, which its owner does not free, and which
+// the peer still maps.
+func TestClaimedOfOthers(t *testing.T) {
+	for _, kind := range []handleKind{kindSend, kindReceive} {
+		t.Run(kind.String(), func(t *testing.T) {
+			lend, nodes := join(t, 2, WithProviders("shm")), join(t, 2, WithProviders("shm"))
+			_, m, _ := claimed(t, kind, lend[0], nodes[0], nodes[1])
+			b := m.Bytes()
+			for i := range b {
+				b[i] = byte(i)
+			}
+			want := bytes.Clone(b)
+			key, addr, ok := (&hostCarrier{node: nodes[0]}).Export(b)
+			require.True(t, ok)
+			h := &hostCarrier{node: nodes[1], peers: []*peer{nil, nodes[1].peers[0].Load()}}
+			awaitView(t, h, key, addr, len(b))
+			mapped, err := h.View(1, key, addr, len(b))
+			require.NoError(t, err)
+			nodes[0].opt.peerTimeout = 10 * time.Millisecond // from here on: connecting takes longer
+			require.ErrorIs(t, nodes[0].Close(), ErrBusy)
+			require.ErrorIs(t, m.Close(), ErrBusy)
+			next, err := lend[0].Alloc(len(b))
+			require.NoError(t, err)
+			clear(next.Bytes())
+			require.Equal(t, want, mapped)
+			require.ErrorIs(t, lend[0].Close(), ErrBusy)
+			require.Equal(t, want, mapped)
+		})
+	}
+}
+
+// TestClaimedByMember: memory in which a member still works when the peer timeout has passed after the end of a
+// collective is not freed, be it the node's own or that of another node.
+func TestClaimedByMember(t *testing.T) {
+	for _, own := range []bool{true, false} {
+		t.Run(fmt.Sprintf("own %v", own), func(t *testing.T) {
+			lend, groups := join(t, 2, WithProviders("shm")), worlds(t, 2, WithProviders("shm"))
+			const size = 64 << 10
+			var memories [2]*Memory
+			for i := range memories {
+				owner := lend[i]
+				if own {
+					owner = groups[i].node
+				}
+				var err error
+				memories[i], err = owner.Alloc(size)
+				require.NoError(t, err)
+			}
+			inside, resume := make(chan struct{}), make(chan struct{})
+			goOn := sync.OnceFunc(func() { close(resume) })
+			t.Cleanup(goOn)
+			var once sync.Once
+			reductions := [2]Reduction{
+				UserReduction(8, true, func(_, _, _ []byte) {}),
+				UserReduction(8, true, func(_, _, _ []byte) {
+					once.Do(func() {
+						close(inside)
+						<-resume
+					})
+				}),
+			}
+			ctx, cancel := context.WithCancel(within(t))
+			groups[0].node.opt.peerTimeout = 10 * time.Millisecond
+			var errs [2]chan error
+			for i := range errs {
+				errs[i] = make(chan error, 1)
+				go func() {
+					b := memories[i].Bytes()
+					errs[i] <- groups[i].Run(ctx, AllreduceBytes(reductions[i], b, b))
+				}()
+			}
+			<-inside
+			cancel()
+			require.ErrorIs(t, <-errs[0], context.Canceled)
+			first := unsafe.SliceData(memories[0].Bytes())
+			require.ErrorIs(t, memories[0].Close(), ErrBusy)
+			next, err := memories[0].node.Alloc(size)
+			require.NoError(t, err)
+			require.NotSame(t, first, unsafe.SliceData(next.Bytes()))
+			require.ErrorIs(t, groups[0].node.Close(), ErrBusy)
+			goOn()
+			<-errs[1] // whether it has failed there, too, or was complete
 		})
 	}
 }

@@ -156,10 +156,19 @@ func (g *Group) endAll(err error) {
 	g.active = g.active[:0]
 }
 
-// settle waits until no member accesses the memory of failed operations.
+// settle waits until no member accesses the memory of failed operations. What one may still access when
+// ctx ends is never freed.
 func (g *Group) settle(ctx context.Context) {
-	wait.Until(ctx, g.team.Settled)
+	if wait.Until(ctx, g.team.Settled) {
+		return
+	}
+	n := g.node
+	for _, b := range g.team.Accessed() {
+		n.keep(n.memories.Find(b), errAccessed)
+	}
 }
+
+var errAccessed = fmt.Errorf("%w: a member on this host still accesses the memory of the failed operation", ErrBusy)
 
 // look fails the group if a member of this host is gone without having done its part.
 func (g *Group) look() {

@@ -343,8 +343,12 @@ func (n *Node) freeSegments() error {
 // giveBack frees what has been declared; in a failed group, it first ends what is in progress.
 // A node that is being closed does that itself.
 func (g *Group) giveBack(ctx context.Context, declared []*Collective) (errs []error) {
+	settled := func() bool { return g.team == nil || g.team.Settled() }
 	if g.node.call() != nil {
-		return nil
+		if !settled() {
+			errs = append(errs, groupError("close group", errAccessed))
+		}
+		return errs
 	}
 	defer g.node.calls.Done()
 	var active []*Handle
@@ -361,8 +365,8 @@ func (g *Group) giveBack(ctx context.Context, declared []*Collective) (errs []er
 	for _, h := range active {
 		errs = append(errs, h.awaitReset(ctx, func() bool { return true }))
 	}
-	if g.team != nil && !g.team.Settled() {
-		return append(errs, groupError("close group", fmt.Errorf("%w: a member on this host still accesses the memory of the failed operation", ErrBusy)))
+	if !settled() {
+		return append(errs, groupError("close group", errAccessed))
 	}
 	for _, c := range declared {
 		errs = append(errs, c.free())

@@ -162,6 +162,11 @@ func (n *Node) leaveAll(peers []*peer, handles []*Handle) []error {
 	sends := 0
 	var first error
 	for i, h := range handles {
+		if errs[i] != nil { // the peer is still copying
+			for _, m := range append(slices.Clone(h.memories), h.lent) {
+				n.keep(m, fmt.Errorf("%w: rank %d may still be copying it", ErrBusy, h.peer().rank))
+			}
+		}
 		if dropped[i] {
 			if sends++; sends == 1 {
 				first = h.errorf("close", ErrActive)

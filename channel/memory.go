@@ -24,7 +24,7 @@ type Memory struct {
 	closed atomic.Bool   // set under node.mu
 	shared *memory.Block // with the rest of the process
 	others bool          // it is not of this node: it has been joined
-	stuck  error         // why it cannot be deregistered; under node.joining
+	stuck  error         // why it must not be freed; under node.joining
 
 	regs memory.Regs[*device, *verbs.MR] // of networks
 }
@@ -160,10 +160,29 @@ func (u user) LetGo(k *memory.Block, wait bool) (busy bool, err error) {
 	if m = n.memories.Find(k.Bytes); m == nil {
 		return false, nil
 	}
-	if m.stuck == nil && !m.users.CompareAndSwap(0, memoryClosed) {
+	if !m.users.CompareAndSwap(0, memoryClosed) && m.stuck == nil {
 		return true, nil
 	}
 	return false, n.part(m)
+}
+
+// keep has memory never be freed, because a peer may go on accessing it.
+func (n *Node) keep(m *Memory, why error) {
+	if m == nil {
+		return
+	}
+	n.joining.Lock()
+	defer n.joining.Unlock()
+	if m.stuck == nil {
+		m.stuck = why
+	}
+}
+
+// kept says why memory must not be freed; nil if it may be.
+func (n *Node) kept(m *Memory) error {
+	n.joining.Lock()
+	defer n.joining.Unlock()
+	return m.stuck
 }
 
 // part deregisters memory of others. If that fails, nothing can be declared over it, here and by its owner.
@@ -219,7 +238,8 @@ func (m *Memory) Bytes() []byte {
 // Close frees the memory for later Allocs. If it is larger than 1 MiB and the provider
 // mapped it separately, its pages are returned to the system. While a handle is declared over the
 // memory, of this node or of another one of the process, or a request of a job of package impi uses it,
-// Close does nothing and returns [ErrBusy].
+// Close does nothing and returns [ErrBusy]. So it does for ever if a peer was in the middle of copying when
+// the peer timeout had passed after the end of a collective or of the other node.
 func (m *Memory) Close() error {
 	const op = "close memory"
 	n := m.node
@@ -229,6 +249,9 @@ func (m *Memory) Close() error {
 	defer n.calls.Done()
 	if m.users.Load() > 0 {
 		n.reap()
+	}
+	if err := n.kept(m); err != nil {
+		return nodeError(op, err)
 	}
 	done := false
 	stuck, err := m.shared.Close(func() (err error) {

@@ -290,6 +290,16 @@ func (t *Team) Settled() bool {
 	return true
 }
 
+// Accessed returns memory of calls that other members may still access, while the team is not settled.
+func (t *Team) Accessed() (list [][]byte) {
+	for _, o := range t.active {
+		if !o.abandoned() {
+			list = append(list, o.call.Src, o.call.Dst)
+		}
+	}
+	return list
+}
+
 // over exceeds the number of any operation.
 const over = 1 << 48
 
