@@ -10,6 +10,8 @@ import (
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // Whose buffer is it? While a peer that runs is copying, nothing that happens to the
@@ -118,7 +120,7 @@ func TestClaimedAtClose(t *testing.T) {
 		t.Run(kind.String(), func(t *testing.T) {
 			nodes := join(t, 2, WithProviders("shm"))
 			claimed(t, kind, nodes[0], nodes[0], nodes[1])
-			nodes[0].opt.peerTimeout = 10 * time.Millisecond // from here on: connecting takes longer
+			nodes[0].opt.leaveTimeout = 10 * time.Millisecond
 			err := nodes[0].Close()
 			require.ErrorIs(t, err, ErrBusy)
 			require.ErrorContains(t, err, "start ")
@@ -147,11 +149,13 @@ func TestClaimedOfOthers(t *testing.T) {
 			want := bytes.Clone(b)
 			key, addr, ok := (&hostCarrier{node: nodes[0]}).Export(b)
 			require.True(t, ok)
-			h := &hostCarrier{node: nodes[1], peers: []*peer{nil, nodes[1].peers[0].Load()}}
+			p := nodes[1].peers[0].Load()
+			ranks.Eventually(t, func() bool { return p.state.Load() == peerUp })
+			h := &hostCarrier{node: nodes[1], peers: []*peer{nil, p}}
 			awaitView(t, h, key, addr, len(b))
 			mapped, err := h.View(1, key, addr, len(b))
 			require.NoError(t, err)
-			nodes[0].opt.peerTimeout = 10 * time.Millisecond // from here on: connecting takes longer
+			nodes[0].opt.leaveTimeout = 10 * time.Millisecond
 			require.ErrorIs(t, nodes[0].Close(), ErrBusy)
 			require.ErrorIs(t, m.Close(), ErrBusy)
 			next, err := lend[0].Alloc(len(b))
@@ -195,7 +199,7 @@ func TestClaimedByMember(t *testing.T) {
 				}),
 			}
 			ctx, cancel := context.WithCancel(within(t))
-			groups[0].node.opt.peerTimeout = 10 * time.Millisecond
+			groups[0].node.opt.leaveTimeout = 10 * time.Millisecond
 			var errs [2]chan error
 			for i := range errs {
 				errs[i] = make(chan error, 1)

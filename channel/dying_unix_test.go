@@ -41,6 +41,14 @@ func copyDying(ctx context.Context, n *Node, args []string) error {
 		if err := s.Start(); err != nil {
 			return err
 		}
+		for part := !piped; !part; { // before this process is stopped
+			if done, err := s.Test(); done || err != nil {
+				return fmt.Errorf("all of %d bytes are in the pipe: %w", size, err)
+			}
+			s.out.lock.Lock()
+			part = s.moved > 0
+			s.out.lock.Unlock()
+		}
 		if _, err := swapPIDs(ctx, n); err != nil {
 			return err
 		}

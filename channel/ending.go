@@ -421,7 +421,7 @@ func (g *Group) awaitStreams(ctx context.Context, handles []*Handle) error {
 	}
 	for q := range maps.Keys(queues) {
 		if !wait.Until(ctx, func() bool { return q.streamOver(g.stream) }) {
-			return groupError("close group", fmt.Errorf("%w: rank %d has not confirmed within %v that it has released the messages of the group", ErrBusy, q.peer.rank, g.node.opt.peerTimeout))
+			return groupError("close group", fmt.Errorf("%w: rank %d has not confirmed within %v that it has released the messages of the group", ErrBusy, q.peer.rank, g.node.opt.leaveTimeout))
 		}
 	}
 	return nil

@@ -74,7 +74,7 @@ func TestCloseWithoutLate(t *testing.T) {
 		for _, n := range []int{1, 8, 1000, 4096} {
 			t.Run(fmt.Sprint(n), func(t *testing.T) {
 				root, receive := broadcastTo(t, n)
-				root.node.opt.peerTimeout = time.Millisecond // from here on: making the group takes longer
+				root.node.opt.leaveTimeout = time.Millisecond
 				require.NoError(t, end(root))
 				receive(t)
 			})

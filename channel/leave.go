@@ -232,7 +232,7 @@ func (p *peer) drain(ctx context.Context, q *queue) {
 
 // patience returns a context that ends when peers have been waited for as long as the peer timeout.
 func (n *Node) patience() (context.Context, context.CancelFunc) {
-	return wait.Patience(context.Background(), n.opt.peerTimeout)
+	return wait.Patience(context.Background(), n.opt.leaveTimeout)
 }
 
 // goodbyeTime bounds the wait for a running peer to read our goodbye.
@@ -268,7 +268,7 @@ func (h *Handle) withdraw(ctx context.Context) (dropped bool, err error) {
 		dropped = m.judge(k, verdictWithdrawn)
 		return dropped || m.finished(k, n) || p.gone()
 	}) {
-		return false, h.errorf("close", fmt.Errorf("%w: the peer was still copying after %v; the memory will not be reused", ErrBusy, h.node.opt.peerTimeout))
+		return false, h.errorf("close", fmt.Errorf("%w: the peer was still copying after %v; the memory will not be reused", ErrBusy, h.node.opt.leaveTimeout))
 	}
 	return dropped && h.kind == kindSend && h.out.number <= MaxStream, nil
 }

@@ -26,6 +26,7 @@ type options struct {
 	connectTimeout time.Duration
 	warnAfter      time.Duration // of silence while connecting; 0: connectTimeout
 	peerTimeout    time.Duration
+	leaveTimeout   time.Duration // how long what ends waits for a peer: peerTimeout, but in tests
 	logger         *slog.Logger
 	report         io.Writer
 	stall          time.Duration
@@ -259,6 +260,7 @@ func newOptions(opts []Option) (options, error) {
 	}
 	o.connectTimeout = cmp.Or(o.connectTimeout, DefaultConnectTimeout)
 	o.peerTimeout = cmp.Or(o.peerTimeout, verbs.DefaultPeerTimeout)
+	o.leaveTimeout = o.peerTimeout
 	o.logger = cmp.Or(o.logger, slog.Default())
 	if o.report == nil {
 		o.report = os.Stderr

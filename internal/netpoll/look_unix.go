@@ -29,8 +29,8 @@ const patience = 20 * time.Microsecond
 
 // Look makes the scheduler look for goroutines whose connections are ready, and runs them. By
 // itself it does so only when there is nothing else to run, or 10 ms after the last time; and a sleep
-// of a microsecond, with nothing else to run, takes a millisecond. Look takes microseconds, some tens beside
-// goroutines that do not wait for anything. It keeps two descriptors from the first call on.
+// of a microsecond, with nothing else to run, takes a millisecond. Look takes microseconds; beside goroutines that
+// only yield, some tens. It keeps two descriptors from the first call on.
 func Look() { theDoorbell.look() }
 
 func (d *doorbell) look() {

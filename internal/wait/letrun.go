@@ -26,7 +26,7 @@ const lookEvery = int64(200 * time.Microsecond)
 
 var (
 	looking sync.Mutex
-	looked  atomic.Int64 // ns: when LetRun did so last; changed by the holder of looking
+	looked  atomic.Int64 // ns: when LetRun did so last, or found that there are more CPUs
 )
 
 // LetRun lets other goroutines of this process run. A caller that looks for something in a loop, and keeps
@@ -34,8 +34,12 @@ var (
 // goroutines that wait for the network: see [netpoll.Look].
 func LetRun() {
 	runtime.Gosched()
-	if lookDue() {
+	switch {
+	case !lookDue():
+	case runtime.GOMAXPROCS(0) == 1:
 		look()
+	default:
+		looked.Store(now())
 	}
 }
 
@@ -45,11 +49,8 @@ func lookDue() bool { return now()-looked.Load() >= lookEvery }
 func look() {
 	looking.Lock()
 	defer looking.Unlock()
-	if !lookDue() {
-		return
-	}
-	if runtime.GOMAXPROCS(0) == 1 {
+	if lookDue() {
 		netpoll.Look()
+		looked.Store(now())
 	}
-	looked.Store(now())
 }
