@@ -3,12 +3,12 @@ package channel
 import (
 	"errors"
 	"fmt"
-	"runtime"
 	"sync/atomic"
 
 	"github.com/sluice-hpc/sluice/internal/coll"
 	"github.com/sluice-hpc/sluice/internal/coll/shared"
 	"github.com/sluice-hpc/sluice/internal/layout"
+	"github.com/sluice-hpc/sluice/internal/wait"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -58,7 +58,7 @@ func (h *hostCarrier) View(i int, key uint32, addr uint64, n int) ([]byte, error
 		return nil, &Error{Op: anyCollective, Rank: p.rank, Stream: -1, Err: *p.err.Load()}
 	default: // or the queue pair has ended: the control connection is about to say why
 		h.Mute()
-		runtime.Gosched() // what brings it may need this CPU
+		wait.LetRun() // what brings it may need this CPU
 		return nil, shared.ErrLater
 	}
 	return nil, fmt.Errorf("memory of rank %d: %w", p.rank, err)

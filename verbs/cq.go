@@ -3,7 +3,6 @@ package verbs
 import (
 	"context"
 	"io"
-	"runtime"
 	"sync"
 
 	"github.com/sluice-hpc/sluice/internal/machine"
@@ -80,7 +79,7 @@ func (q *CQ) Wait(ctx context.Context, wcs []WC) (int, error) {
 			continue
 		}
 		step := w.Check()
-		runtime.Gosched() // the other end may be a goroutine of this process
+		wait.LetRun() // the other end may be a goroutine of this process
 		if err := ctx.Err(); err != nil {
 			return 0, err
 		}

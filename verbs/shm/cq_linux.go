@@ -2,7 +2,6 @@ package shm
 
 import (
 	"math/bits"
-	"runtime"
 	"slices"
 	"sync/atomic"
 
@@ -91,7 +90,7 @@ func (q *CQ) Poll(wcs []verbs.WC) (int, error) {
 	if s.N == 0 && q.ctx.wiring.Load() != 0 {
 		// With one CPU per process, goroutines that connect run only if the goroutine
 		// that spins here lets them.
-		runtime.Gosched()
+		wait.LetRun()
 	}
 	return s.N, nil
 }
