@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/memory"
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
@@ -164,6 +165,37 @@ func TestClaimedOfOthers(t *testing.T) {
 			require.Equal(t, want, mapped)
 			require.ErrorIs(t, lend[0].Close(), ErrBusy)
 			require.Equal(t, want, mapped)
+		})
+	}
+}
+
+// TestAddressesAgain: where memory was that is never freed, there is other memory once its owner has ended.
+func TestAddressesAgain(t *testing.T) {
+	for _, running := range []bool{true, false} {
+		t.Run(fmt.Sprintf("running %v", running), func(t *testing.T) {
+			n := join(t, 2, WithProviders("shm"))[0]
+			b := make([]byte, 64<<10)
+			part := b[4<<10 : 8<<10]
+			once := memory.Share(part, memory.Kind{Freed: true})
+			m, open := n.allocated(part)
+			require.True(t, m.others && open)
+			n.keep(m, errAccessed)
+			if !running {
+				require.ErrorIs(t, n.Close(), ErrBusy)
+			}
+			require.ErrorIs(t, once.End(), errAccessed)
+			closed, _ := n.allocated(part)
+			require.Same(t, m, closed)
+			require.True(t, closed.closed.Load())
+			next := memory.Share(b, memory.Kind{Freed: true})
+			if running {
+				got, open := n.allocated(part)
+				require.True(t, open && !got.closed.Load())
+				require.Same(t, next, got.shared)
+			}
+			require.NoError(t, next.End())
+			again := memory.Share(part, memory.Kind{Freed: true})
+			require.NoError(t, again.End())
 		})
 	}
 }

@@ -64,8 +64,8 @@ func (n *Node) Alloc(size int) (*Memory, error) {
 	m.track()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.memories.Add(m.buf, m)
 	m.shared = memory.Share(m.buf, memory.Kind{Mapped: m.mr != nil, Freed: m.mr != nil || m.free != nil})
+	n.memories.Add(m.buf, m)
 	return m, nil
 }
 
@@ -89,13 +89,14 @@ func (m *Memory) use() bool {
 // allocated returns the Memory that b lies in, nil if it is not Alloc memory. It returns false if b lies in
 // Alloc memory that has been closed. It takes no lock unless b is near memory that has been closed.
 func (n *Node) allocated(b []byte) (*Memory, bool) {
-	if m := n.memories.Find(b); m != nil {
+	m := n.memories.Find(b)
+	if m != nil && !(m.others && m.closed.Load()) {
 		return m, true
 	}
 	if k := memory.Shared(b); k != nil {
 		return n.join(k)
 	}
-	return nil, !n.memories.Stale(b)
+	return m, m != nil || !n.memories.Stale(b)
 }
 
 // track lets registrations be given up while the memory has no user.
@@ -112,7 +113,7 @@ func (n *Node) join(k *memory.Block) (*Memory, bool) {
 	defer n.calls.Done()
 	n.joining.Lock()
 	defer n.joining.Unlock()
-	if m := n.memories.Find(k.Bytes); m != nil {
+	if m := n.memories.Find(k.Bytes); m != nil && m.shared == k {
 		return m, true
 	}
 	if !k.Open() {
@@ -139,9 +140,9 @@ type user struct{ n *Node }
 func (u user) LetGo(k *memory.Block, wait bool) (busy bool, err error) {
 	n := u.n
 	n.joining.Lock() // join has seen that the block is closing, or is through
-	m := n.memories.Find(k.Bytes)
+	m := n.joined(k)
 	n.joining.Unlock()
-	if m == nil || !m.others {
+	if m == nil {
 		return false, nil
 	}
 	if m.users.Load() > 0 {
@@ -157,13 +158,22 @@ func (u user) LetGo(k *memory.Block, wait bool) (busy bool, err error) {
 	}
 	n.joining.Lock()
 	defer n.joining.Unlock()
-	if m = n.memories.Find(k.Bytes); m == nil {
+	if m = n.joined(k); m == nil {
 		return false, nil
 	}
 	if !m.users.CompareAndSwap(0, memoryClosed) && m.stuck == nil {
 		return true, nil
 	}
 	return false, n.part(m)
+}
+
+// joined returns the memory of a block of others; nil for none. What is found at the addresses of the block may
+// be memory that an owner which has ended had there. The caller holds joining.
+func (n *Node) joined(k *memory.Block) *Memory {
+	if m := n.memories.Find(k.Bytes); m != nil && m.others && m.shared == k {
+		return m
+	}
+	return nil
 }
 
 // keep has memory never be freed, because a peer may go on accessing it.

@@ -312,6 +312,35 @@ func TestMemoryOfOthersClosedAtEnd(t *testing.T) {
 	require.NoError(t, m.Close())
 }
 
+// TestAddressesAgain: where memory was that cannot be deregistered, there is other memory once its owner has ended.
+func TestAddressesAgain(t *testing.T) {
+	jobs := join(t, place{"shm", 2, 1, Config{Providers: []string{"shm"}}})
+	defer closeAll(t, jobs)
+	e := jobs[0].e
+	find := func(b []byte) *Memory {
+		e.lock.Lock()
+		defer e.lock.Unlock()
+		return e.find(b)
+	}
+	usable := func(b []byte) error {
+		e.lock.Lock()
+		defer e.lock.Unlock()
+		return e.usable(b, nil)
+	}
+	b := make([]byte, 4096)
+	once := memory.Share(b, memory.Kind{Freed: true})
+	m := find(b)
+	m.free = func() error { return verbs.ErrBusy }
+	require.ErrorIs(t, once.End(), verbs.ErrBusy)
+	require.Same(t, m, find(b))
+	require.ErrorIs(t, usable(b), ErrBusy)
+	next := memory.Share(b, memory.Kind{Freed: true})
+	require.NoError(t, usable(b))
+	require.Same(t, next, find(b).shared)
+	require.NoError(t, next.End())
+	require.ErrorIs(t, usable(b), ErrClosed)
+}
+
 // TestUnusedMemoryEnds: memory that a job has never used ends without it, however long the job takes to close.
 func TestUnusedMemoryEnds(t *testing.T) {
 	jobs := join(t, place{"shm", 2, 1, Config{Providers: []string{"shm"}}})

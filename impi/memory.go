@@ -64,8 +64,8 @@ func (j *Job) Alloc(size int) (*Memory, error) {
 	}
 	e.lock.Lock()
 	defer e.lock.Unlock()
-	e.memories.Add(m.buf, m)
 	m.shared = memory.Share(m.buf, memory.Kind{Mapped: m.mapped, Freed: m.freed()})
+	e.memories.Add(m.buf, m)
 	return m, nil
 }
 
@@ -194,14 +194,23 @@ func (e *engine) uses(b []byte) bool {
 // for none. The caller holds the lock.
 func (e *engine) find(b []byte) *Memory {
 	m := e.memories.Find(b)
-	if m == nil {
-		if k := memory.Shared(b); k != nil && k.Open() && e.broken == nil {
+	if m == nil || m.stuck != nil {
+		if k := memory.Shared(b); k != nil && k.Open() && e.broken == nil && (m == nil || m.shared != k) {
 			m = &Memory{buf: k.Bytes, mapped: k.Mapped, shared: k, others: true}
 			m.regs.Size, m.regs.Idle = len(m.buf), func() bool { return !e.uses(m.buf) }
 			e.memories.Add(m.buf, m)
 		}
 	}
 	return m
+}
+
+// of returns the memory of a block; nil for none. What is found at the addresses of the block may be memory
+// that an owner which has ended had there. The caller holds the lock.
+func (e *engine) of(k *memory.Block) *Memory {
+	if m := e.memories.Find(k.Bytes); m != nil && m.shared == k {
+		return m
+	}
+	return nil
 }
 
 // user is the engine as a user of memory of others in the process.
@@ -211,7 +220,7 @@ type user struct{ e *engine }
 func (u user) LetGo(k *memory.Block, wait bool) (busy bool, err error) {
 	e := u.e
 	e.lock.Lock()
-	m := e.memories.Find(k.Bytes)
+	m := e.of(k)
 	if m != nil && !m.others {
 		e.lock.Unlock()
 		return false, nil
@@ -220,7 +229,7 @@ func (u user) LetGo(k *memory.Block, wait bool) (busy bool, err error) {
 		e.lock.Unlock()
 		<-e.parted
 		e.lock.Lock()
-		m = e.memories.Find(k.Bytes)
+		m = e.of(k)
 	}
 	switch {
 	case m != nil && m.stuck != nil:
@@ -307,15 +316,17 @@ func (e *engine) usable(buf []byte, vec [][]byte) error {
 }
 
 func (e *engine) stillThere(b []byte) error {
-	switch {
-	case len(b) == 0 || !e.memories.Stale(b):
-		return nil
-	case e.memories.Find(b) != nil:
-		return fmt.Errorf("%w: the memory cannot be used: a lost peer may still write to it", ErrBusy)
-	case e.find(b) != nil: // its owner had begun to close it
+	if len(b) == 0 || !e.memories.Stale(b) {
 		return nil
 	}
-	return fmt.Errorf("%w: the Memory that the buffer lies in has been closed", ErrClosed)
+	there := e.memories.Find(b)
+	switch m := e.find(b); {
+	case m == nil:
+		return fmt.Errorf("%w: the Memory that the buffer lies in has been closed", ErrClosed)
+	case m == there:
+		return fmt.Errorf("%w: the memory cannot be used: a lost peer may still write to it", ErrBusy)
+	}
+	return nil // other memory, or its owner had begun to close it
 }
 
 // keyed is a piece of the memory of a request, with its keys.

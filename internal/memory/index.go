@@ -36,7 +36,9 @@ const leafMost = 64
 
 var pageSize = os.Getpagesize()
 
-// Add adds a block, b, which is found as t. Its addresses, to the end of its last page, are no longer stale.
+// Add adds a block, b, which is found as t. Its addresses, to the end of its last page, are no longer stale,
+// and blocks that had some of them are removed: their owner has ended, and left them because a peer may
+// still access their pages.
 func (x *Index[T]) Add(b []byte, t *T) {
 	s := span.Of(b)
 	pages := s.Pages(pageSize)
@@ -45,6 +47,9 @@ func (x *Index[T]) Add(b []byte, t *T) {
 	x.setStale(func(l *span.Set) { l.Remove(pages) })
 	x.widen(pages)
 	list := x.list()
+	for l, i := last(list, s.To-1); l >= 0 && list[l].blocks[i].To > s.From; l, i = last(list, s.To-1) {
+		list = without(list, l, i)
+	}
 	if len(list) == 0 {
 		x.store([]*leaf[T]{{[]block[T]{{s, t}}}})
 		return
@@ -65,14 +70,8 @@ func (x *Index[T]) Remove(b []byte, stale bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	list := x.list()
-	if l := leafOf(list, s.From); l >= 0 {
-		if i := before(list[l].blocks, s.From); list[l].blocks[i].From == s.From {
-			var with []*leaf[T]
-			if len(list[l].blocks) > 1 {
-				with = []*leaf[T]{{slices.Concat(list[l].blocks[:i], list[l].blocks[i+1:])}}
-			}
-			x.store(slices.Concat(list[:l], with, list[l+1:]))
-		}
+	if l, i := last(list, s.From); l >= 0 && list[l].blocks[i].From == s.From {
+		x.store(without(list, l, i))
 	}
 	if stale {
 		x.spoil(s.Pages(pageSize))
@@ -111,11 +110,11 @@ func (x *Index[T]) Find(b []byte) *T {
 		return nil // as most memory of the heap
 	}
 	list := x.list()
-	l := leafOf(list, s.From)
+	l, i := last(list, s.From)
 	if l < 0 {
 		return nil
 	}
-	if k := &list[l].blocks[before(list[l].blocks, s.From)]; s.From < k.To && s.To <= k.To {
+	if k := &list[l].blocks[i]; s.From < k.To && s.To <= k.To {
 		return k.of
 	}
 	return nil
@@ -170,6 +169,23 @@ func (x *Index[T]) widen(s span.Span) {
 		x.from.Store(s.From)
 	}
 	x.to.Store(max(x.to.Load(), s.To))
+}
+
+// without returns a copy of list that lacks block i of leaf l.
+func without[T any](list []*leaf[T], l, i int) []*leaf[T] {
+	var with []*leaf[T]
+	if b := list[l].blocks; len(b) > 1 {
+		with = []*leaf[T]{{slices.Concat(b[:i], b[i+1:])}}
+	}
+	return slices.Concat(list[:l], with, list[l+1:])
+}
+
+// last returns the leaf, and the place in it, of the last block that begins at or before p; -1 for none.
+func last[T any](list []*leaf[T], p uintptr) (l, i int) {
+	if l = leafOf(list, p); l >= 0 {
+		i = before(list[l].blocks, p)
+	}
+	return l, i
 }
 
 // leafOf returns the last leaf that begins at or before p; -1 for none.

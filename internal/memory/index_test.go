@@ -68,6 +68,35 @@ func TestIndex(t *testing.T) {
 	require.Nil(t, x.Find(at(0)))
 }
 
+// TestAddReplaces: a block takes the place of all that have some of its addresses.
+func TestAddReplaces(t *testing.T) {
+	const places = 500
+	space := make([]byte, places*pageSize)
+	r := rand.New(rand.NewPCG(5, 11))
+	var x Index[int]
+	var is [places]*int
+	for id := range 1000 {
+		from := r.IntN(places)
+		to := from + 1 + r.IntN(min(places-from, 1+id%40))
+		for _, p := range slices.Compact(slices.Clone(is[from:to])) {
+			for i := range is {
+				if is[i] == p {
+					is[i] = nil
+				}
+			}
+		}
+		x.Add(space[from*pageSize:to*pageSize:to*pageSize], &id)
+		for i := from; i < to; i++ {
+			is[i] = &id
+		}
+		for i := range is {
+			require.Same(t, is[i], x.Find(space[i*pageSize:][:pageSize]))
+		}
+	}
+	blocks := slices.DeleteFunc(slices.Compact(is[:]), func(p *int) bool { return p == nil })
+	require.Equal(t, len(blocks), x.Len())
+}
+
 // TestFindMeanwhile: a block is found while others come and go around it.
 func TestFindMeanwhile(t *testing.T) {
 	const places = 300
