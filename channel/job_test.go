@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -23,6 +24,9 @@ import (
 
 // limit bounds every test: what takes longer hangs.
 const limit = ranks.Limit
+
+// ringing is how long a ringer may take to ring before a sleep counts as late: it may lack a CPU.
+const ringing = 10 * time.Second
 
 // setting is where the ends of a test's channels are.
 type setting struct {
@@ -188,6 +192,9 @@ func tryJoinEach(t testing.TB, size int, opts func(rank int) []Option) ([]*Node,
 			var job *boot.Job
 			if job, errs[i] = e.Join(ctx); errs[i] == nil {
 				nodes[i], errs[i] = joinJob(ctx, job, opts(i)...)
+			}
+			if n := nodes[i]; n != nil {
+				n.sleepers.RingWithin(ringing)
 			}
 		})
 	}

@@ -36,9 +36,10 @@ type Sleepers struct {
 	alarms uint64     // calls of WakeAll
 	unused []*Sleeper
 
-	every time.Duration                      // how often some look by themselves
-	sleep func(mark uint32, d time.Duration) // the bell's; but for tests
-	at    func()                             // for tests: called where others may come in between
+	every   time.Duration                      // how often some look by themselves
+	ringing time.Duration                      // how long Check waits for a ring
+	sleep   func(mark uint32, d time.Duration) // the bell's; but for tests
+	at      func()                             // for tests: called where others may come in between
 }
 
 // Sleeper is one wait that sleeps.
@@ -67,11 +68,15 @@ const ringing = 50 * time.Millisecond
 // progress that no wait makes, and says when it is to be called again at the latest; 0: after the next
 // ring.
 func NewSleepers(b *Bell, drive func() time.Duration) *Sleepers {
-	return &Sleepers{bell: b, drive: drive, every: lookAnyway, sleep: b.Sleep, at: func() {}}
+	return &Sleepers{bell: b, drive: drive, every: lookAnyway, ringing: ringing, sleep: b.Sleep, at: func() {}}
 }
 
 // LookEvery sets how often sleepers look by themselves, for tests. It is called before the first Enter.
 func (s *Sleepers) LookEvery(d time.Duration) { s.every = d }
+
+// RingWithin sets how long a ringer may take from what a sleeper sees to the ring, for tests: on a loaded
+// machine it may lack a CPU there. It is called before the first Enter.
+func (s *Sleepers) RingWithin(d time.Duration) { s.ringing = d }
 
 // Late is how many sleeps have ended by themselves although what they were for had come, without a ring.
 func (s *Sleepers) Late() uint64 { return s.late.Load() }
@@ -300,7 +305,7 @@ func (s *Sleepers) Check(t *Sleeper, over func() bool) bool {
 		return woken || s.bell.mark() != t.mark || s.alarms != t.alarms
 	}
 	for began := time.Now(); !rung(); time.Sleep(time.Millisecond) {
-		if time.Since(began) > ringing {
+		if time.Since(began) > s.ringing {
 			s.late.Add(1)
 			break
 		}
