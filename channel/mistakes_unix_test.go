@@ -147,11 +147,12 @@ func (m *mistake) play(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	server := ln.Addr().String()
-	if m.listens != nil {
-		t.Cleanup(func() { ln.Close() })
+	t.Cleanup(func() { ln.Close() })
+	switch {
+	case m.listens != nil:
 		m.listens(t, ln)
-	} else {
-		require.NoError(t, ln.Close()) // rank 0 listens there
+	case m.at != 0: // rank 0 listens there
+		require.NoError(t, ln.Close())
 	}
 	begin := time.Now()
 	var outputs [3]*logbuf.Buffer
@@ -193,8 +194,17 @@ func (m *mistake) play(t *testing.T) {
 			start(rank)
 		}
 	}
-	if m.at > 0 && m.culprit != "" { // rank 0 waits for half a second for those that come after the mistake
+	switch {
+	case m.at > 0 && m.culprit != "": // rank 0 waits for half a second for those that come after the mistake
 		says(0, fmt.Sprintf("rendezvous: joined rank=%d ", 3-m.at))
+	case m.at == 0: // and for seconds after its own: the others try already
+		end, _ := ctx.Deadline()
+		require.NoError(t, ln.(*net.TCPListener).SetDeadline(end))
+		one, err := ln.Accept()
+		require.NoError(t, err)
+		other, err := ln.Accept()
+		require.NoError(t, err)
+		require.NoError(t, errors.Join(ln.Close(), one.Close(), other.Close()))
 	}
 	if m.at >= 0 {
 		start(m.at)
