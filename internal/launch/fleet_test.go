@@ -280,16 +280,17 @@ func startKnown(t *testing.T, o Options) *running {
 // An agent that is killed takes its ranks with it, and its host is named; so is one that is stopped.
 func TestFleetLost(t *testing.T) {
 	for name, c := range map[string]struct {
-		signal syscall.Signal
-		says   string
+		signal  syscall.Signal
+		silence time.Duration
+		says    string
 	}{
-		"killed":  {syscall.SIGKILL, "its agent ended without a result (sh: signal: killed)"},
-		"stopped": {syscall.SIGSTOP, "no answer for 1s"},
+		"killed":  {syscall.SIGKILL, limit, "its agent ended without a result (sh: signal: killed)"},
+		"stopped": {syscall.SIGSTOP, 2 * time.Second, "no answer for 2s"}, // the other one answers ten times as often
 	} {
 		t.Run(name, func(t *testing.T) {
 			pid := filepath.Join(t.TempDir(), "pid")
 			o := across(t, options(t, 4, "told"), `[ "$1" = b ] && echo $$ >`+pid)
-			o.Hosts.Silence = time.Second
+			o.Hosts.Silence = c.silence
 			r := startKnown(t, o)
 			text, err := os.ReadFile(pid)
 			require.NoError(t, err)
