@@ -119,7 +119,7 @@ func FuzzHostileQueue(f *testing.F) {
 		f.Add(script)
 	}
 	f.Fuzz(func(t *testing.T, script []byte) {
-		defer time.AfterFunc(limit/10, func() { panic("hangs") }).Stop()
+		defer time.AfterFunc(limit, func() { panic("hangs") }).Stop()
 		q, out, in := bareQueue(n)
 		p := q.peer
 		var handles []*Handle

@@ -242,7 +242,7 @@ func FuzzHostileRing(f *testing.F) {
 		f.Add(c.script)
 	}
 	f.Fuzz(func(t *testing.T, script []byte) {
-		defer time.AfterFunc(limit/10, func() { panic("hangs") }).Stop()
+		defer time.AfterFunc(limit, func() { panic("hangs") }).Stop()
 		x := newHostile(t, n)
 		x.play(script[:min(len(script), 1<<10)])
 		x.end()
