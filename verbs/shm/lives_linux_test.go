@@ -20,7 +20,7 @@ import (
 )
 
 // two opens two contexts and connects a QP of each.
-func two(t *testing.T) (a, b *side) { return twoWithin(t, time.Second) }
+func two(t *testing.T) (a, b *side) { return twoWithin(t, ranks.Limit) }
 
 func twoWithin(t *testing.T, peerTimeout time.Duration) (a, b *side) {
 	leak.Check(t)
@@ -91,12 +91,12 @@ func TestCauseOfDeath(t *testing.T) {
 // with enough of them.
 func TestLinkWithoutDescriptors(t *testing.T) {
 	leak.Check(t)
-	x, y := openWithin(t, time.Second), openWithin(t, time.Second)
+	x, y := open(t), open(t)
 	join(t, newSide(t, x), newSide(t, y))
 	full := x.links[y.gid].canRead.Load()
 	require.NoError(t, errors.Join(x.Close(), y.Close()))
 	for more := range uint64(8) {
-		x, y := openWithin(t, time.Second), openWithin(t, time.Second)
+		x, y := open(t), open(t)
 		a, b := newSide(t, x), newSide(t, y)
 		next, err := unix.Dup(0)
 		require.NoError(t, err)
