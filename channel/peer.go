@@ -304,6 +304,7 @@ func (p *peer) addStream(s streamInfo) error {
 		return err
 	}
 	in.drive()
+	p.bell.ring() // a sender that sleeps may be the one that can copy, now that there are gates
 	return nil
 }
 
