@@ -69,48 +69,73 @@ func (a *Accumulator) addAll(x []float64) {
 	}
 }
 
-// sumKernel adds x: what is not exact in a kernel, as integers.
-func (a *Accumulator) sumKernel(k kernels, x []float64) {
-	var s sumState
-	var t *bins
-	empty, whole, handed := true, true, 1
-	if tooWide(x) {
-		handed = maxHanded
-		n := min(len(x), handed*sumBlock)
-		a.addWideTerms(k, &t, x[:n])
-		x = x[n:]
+// terms is a sum of slices, one after the other. What it has of them is not in the accumulator before
+// finish, which is costly: it is for a whole sum.
+type terms struct {
+	k      kernels
+	state  sumState
+	t      *bins
+	empty  bool // no terms are in state
+	whole  bool // as the kernel has said of state
+	wide   int  // so many of the next terms are not for the kernel
+	handed int  // blocks that are not, the next time that it hands one back
+}
+
+// start makes a sum of no terms.
+func (s *terms) start(k kernels) { s.k, s.empty, s.whole, s.handed = k, true, true, 1 }
+
+// add adds x: what is not exact in a kernel, as integers.
+func (s *terms) add(a *Accumulator, x []float64) {
+	a.noteTerms(x)
+	if s.k == plain {
+		a.addIntegers(&s.t, x)
+		return
+	}
+	if s.empty && s.wide == 0 && tooWide(x) {
+		s.refuse(maxHanded)
 	}
 	for len(x) > 0 {
+		if s.wide > 0 {
+			n := min(len(x), s.wide)
+			a.addWideTerms(s.k, &s.t, x[:n])
+			x = x[n:]
+			s.wide -= n
+			continue
+		}
 		n := min(len(x), sumStretch)
 		var done int
-		done, whole = k.sum(&x[0], n, &s)
+		done, s.whole = s.k.sum(&x[0], n, &s.state)
 		x = x[done:]
 		switch {
 		case done == n:
-			empty, handed = false, 1
-		case done > 0 || !empty:
-			s.flush(a, whole) // the next block may be too small for these chains only
-			s = sumState{}
-			if empty = true; done > 0 {
-				handed = 1
+			s.empty, s.handed = false, 1
+		case done > 0 || !s.empty:
+			s.state.flush(a, s.whole) // the next block may be too small for these chains only
+			s.state = sumState{}
+			if s.empty = true; done > 0 {
+				s.handed = 1
 			}
 		default:
-			n = min(len(x), handed*sumBlock)
-			a.addWideTerms(k, &t, x[:n])
-			x = x[n:]
-			handed = min(2*handed, maxHanded)
+			s.refuse(s.handed)
 		}
 	}
-	if !empty {
-		s.flush(a, whole)
+}
+
+// refuse keeps so many blocks from the kernel, and twice as many the next time.
+func (s *terms) refuse(blocks int) { s.wide, s.handed = blocks*sumBlock, min(2*blocks, maxHanded) }
+
+// finish adds to a what is not there yet.
+func (s *terms) finish(a *Accumulator) {
+	if !s.empty {
+		s.state.flush(a, s.whole)
 	}
-	t.release(a)
+	s.t.release(a)
 }
 
 // tooWide looks at some terms, and says whether the chains have no room for their exponents.
 func tooWide(x []float64) bool {
 	low, high := uint64(expInf), uint64(0)
-	for i := 0; i < len(x); i += len(x) / samples {
+	for i := 0; i < len(x); i += max(len(x)/samples, 1) {
 		if e := math.Float64bits(x[i]) >> mantBits & expMask; e != 0 {
 			low, high = min(low, e), max(high, e)
 		}

@@ -30,8 +30,10 @@ func (a *Accumulator) AddSlice(x []float64) { a.addSlice(native, x) }
 
 func (a *Accumulator) addSlice(k kernels, x []float64) {
 	if k != plain && len(x) >= sumFrom {
-		a.noteTerms(x)
-		a.sumKernel(k, x)
+		var s terms
+		s.start(k)
+		s.add(a, x)
+		s.finish(a)
 		return
 	}
 	if len(x) >= binsFrom {
