@@ -51,8 +51,8 @@ const (
 // no pointers, and may be copied by assignment. Equal sums need not be equal by ==, which compares
 // carries, too.
 //
-// No method allocates, except those that return or append bytes, or an error, and AddSlice and
-// AddProducts when the pool has no table. An Accumulator must not be used by two goroutines at a time,
+// No method allocates, except those that return or append bytes, or an error, and no sum of a slice, unless
+// the pools have no memory for it. An Accumulator must not be used by two goroutines at a time,
 // not even for reading: Round, Span, Words, NarrowWords, AppendBinary and MarshalBinary propagate
 // carries in place. Give each goroutine its own, and Merge them.
 type Accumulator struct {

@@ -9,6 +9,43 @@ package exact
 //go:noescape
 func widenAVX2(dst *float64, src *float32, n int)
 
+// gatherAVX2 sets dst to n elements of src, stride elements apart.
+//
+//go:noescape
+func gatherAVX2(dst *float64, src *float64, stride int, n int)
+
+// gather32AVX2 sets dst to n elements of src, stride elements apart.
+//
+//go:noescape
+func gather32AVX2(dst *float32, src *float32, stride int, n int)
+
+// partsAVX2 sets re and im to the parts of n complex numbers, both in the same order, which is another.
+//
+//go:noescape
+func partsAVX2(re *float64, im *float64, src *float64, n int)
+
+// parts32AVX2 sets re and im to the parts of n complex numbers, both in the same order, which is another.
+//
+//go:noescape
+func parts32AVX2(re *float64, im *float64, src *float32, n int)
+
+// turnAVX2 sets dst to the n numbers of src, real and imaginary parts by turns: the imaginary
+// part, negated, and then the real one. n is even.
+//
+//go:noescape
+func turnAVX2(dst *float64, src *float64, n int)
+
+// productsAVX2 sets dst to the products of x and y, which are exact.
+//
+//go:noescape
+func productsAVX2(dst *float64, x *float32, y *float32, n int)
+
+// innerAVX2 sets re and im to the products, which are exact, whose sums are the real and the imaginary
+// part of the inner product of x and y: n numbers, real and imaginary parts by turns. n is even.
+//
+//go:noescape
+func innerAVX2(re *float64, im *float64, x *float32, y *float32, n int)
+
 // limbsAVX2 adds elements of x to limb, up to the first four that are not all finite; done
 // is the number of those added, a multiple of four.
 //

@@ -16,26 +16,327 @@ TEXT ·widenAVX2(SB), NOSPLIT, $8-24
 	XORQ    BX, BX
 
 four:
-	SUBQ      $0x04, DX
+	SUBQ      $0x00000004, DX
 	JB        four_end
 	VCVTPS2PD (CX)(BX*4), Y0
 	VMOVUPD   Y0, (AX)(BX*8)
-	ADDQ      $0x04, BX
+	ADDQ      $0x00000004, BX
 	JMP       four
 
 four_end:
-	ADDQ $0x04, DX
+	ADDQ $0x00000004, DX
 
 one:
-	SUBQ      $0x01, DX
+	SUBQ      $0x00000001, DX
 	JB        one_end
 	VXORPD    X0, X0, X0
 	VCVTSS2SD (CX)(BX*4), X0, X0
 	VMOVSD    X0, (AX)(BX*8)
-	INCQ      BX
+	ADDQ      $0x00000001, BX
 	JMP       one
 
 one_end:
+	ADDQ    $0x00000001, DX
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+// func gatherAVX2(dst *float64, src *float64, stride int, n int)
+// Requires: AVX
+TEXT ·gatherAVX2(SB), NOSPLIT, $0-32
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ stride+16(FP), DX
+	MOVQ n+24(FP), BX
+	SHLQ $0x03, DX
+	LEAQ (DX)(DX*2), SI
+	XORQ DI, DI
+
+four:
+	SUBQ        $0x00000004, BX
+	JB          four_end
+	VMOVSD      (CX), X0
+	VMOVHPD     (CX)(DX*1), X0, X0
+	VMOVSD      (CX)(DX*2), X1
+	VMOVHPD     (CX)(SI*1), X1, X1
+	VINSERTF128 $0x01, X1, Y0, Y0
+	VMOVUPD     Y0, (AX)(DI*8)
+	LEAQ        (CX)(DX*4), CX
+	ADDQ        $0x00000004, DI
+	JMP         four
+
+four_end:
+	ADDQ $0x00000004, BX
+
+one:
+	SUBQ   $0x00000001, BX
+	JB     one_end
+	VMOVSD (CX), X0
+	VMOVSD X0, (AX)(DI*8)
+	ADDQ   DX, CX
+	ADDQ   $0x00000001, DI
+	JMP    one
+
+one_end:
+	ADDQ $0x00000001, BX
+	VZEROUPPER
+	RET
+
+// func gather32AVX2(dst *float32, src *float32, stride int, n int)
+// Requires: AVX
+TEXT ·gather32AVX2(SB), NOSPLIT, $0-32
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ stride+16(FP), DX
+	MOVQ n+24(FP), BX
+	SHLQ $0x02, DX
+	LEAQ (DX)(DX*2), SI
+	XORQ DI, DI
+
+four:
+	SUBQ      $0x00000004, BX
+	JB        four_end
+	VMOVSS    (CX), X0
+	VINSERTPS $0x10, (CX)(DX*1), X0, X0
+	VINSERTPS $0x20, (CX)(DX*2), X0, X0
+	VINSERTPS $0x30, (CX)(SI*1), X0, X0
+	VMOVUPS   X0, (AX)(DI*4)
+	LEAQ      (CX)(DX*4), CX
+	ADDQ      $0x00000004, DI
+	JMP       four
+
+four_end:
+	ADDQ $0x00000004, BX
+
+one:
+	SUBQ   $0x00000001, BX
+	JB     one_end
+	VMOVSS (CX), X0
+	VMOVSS X0, (AX)(DI*4)
+	ADDQ   DX, CX
+	ADDQ   $0x00000001, DI
+	JMP    one
+
+one_end:
+	ADDQ $0x00000001, BX
+	VZEROUPPER
+	RET
+
+// func partsAVX2(re *float64, im *float64, src *float64, n int)
+// Requires: AVX
+TEXT ·partsAVX2(SB), NOSPLIT, $0-32
+	MOVQ re+0(FP), AX
+	MOVQ im+8(FP), CX
+	MOVQ src+16(FP), DX
+	MOVQ n+24(FP), BX
+	XORQ SI, SI
+
+four:
+	SUBQ      $0x00000004, BX
+	JB        four_end
+	VMOVUPD   (DX)(SI*8), Y0
+	VMOVUPD   32(DX)(SI*8), Y1
+	VUNPCKLPD Y1, Y0, Y2
+	VUNPCKHPD Y1, Y0, Y1
+	VMOVUPD   Y2, (AX)(SI*8)
+	VMOVUPD   Y1, (CX)(SI*8)
+	ADDQ      $0x20, DX
+	ADDQ      $0x00000004, SI
+	JMP       four
+
+four_end:
+	ADDQ $0x00000004, BX
+
+one:
+	SUBQ    $0x00000001, BX
+	JB      one_end
+	VMOVUPD (DX)(SI*8), X0
+	VMOVSD  X0, (AX)(SI*8)
+	VMOVHPD X0, (CX)(SI*8)
+	ADDQ    $0x08, DX
+	ADDQ    $0x00000001, SI
+	JMP     one
+
+one_end:
+	ADDQ $0x00000001, BX
+	VZEROUPPER
+	RET
+
+// func parts32AVX2(re *float64, im *float64, src *float32, n int)
+// Requires: AVX, SSE
+TEXT ·parts32AVX2(SB), NOSPLIT, $8-32
+	MOVQ    re+0(FP), AX
+	MOVQ    im+8(FP), CX
+	MOVQ    src+16(FP), DX
+	MOVQ    n+24(FP), BX
+	STMXCSR (SP)
+	MOVL    $0x00001f80, 4(SP)
+	LDMXCSR 4(SP)
+	XORQ    SI, SI
+
+four:
+	SUBQ      $0x00000004, BX
+	JB        four_end
+	VCVTPS2PD (DX)(SI*4), Y0
+	VCVTPS2PD 16(DX)(SI*4), Y1
+	VUNPCKLPD Y1, Y0, Y2
+	VUNPCKHPD Y1, Y0, Y1
+	VMOVUPD   Y2, (AX)(SI*8)
+	VMOVUPD   Y1, (CX)(SI*8)
+	ADDQ      $0x10, DX
+	ADDQ      $0x00000004, SI
+	JMP       four
+
+four_end:
+	ADDQ $0x00000004, BX
+
+one:
+	SUBQ      $0x00000001, BX
+	JB        one_end
+	VCVTPS2PD (DX)(SI*4), X0
+	VMOVSD    X0, (AX)(SI*8)
+	VMOVHPD   X0, (CX)(SI*8)
+	ADDQ      $0x04, DX
+	ADDQ      $0x00000001, SI
+	JMP       one
+
+one_end:
+	ADDQ    $0x00000001, BX
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+// func turnAVX2(dst *float64, src *float64, n int)
+// Requires: AVX
+TEXT ·turnAVX2(SB), NOSPLIT, $0-24
+	MOVQ        dst+0(FP), AX
+	MOVQ        src+8(FP), CX
+	MOVQ        n+16(FP), DX
+	MOVQ        $0x8000000000000000, BX
+	VMOVQ       BX, X0
+	VINSERTF128 $0x01, X0, Y0, Y0
+	XORQ        BX, BX
+
+four:
+	SUBQ      $0x00000004, DX
+	JB        four_end
+	VMOVUPD   (CX)(BX*8), Y1
+	VPERMILPD $0x05, Y1, Y1
+	VXORPD    Y0, Y1, Y1
+	VMOVUPD   Y1, (AX)(BX*8)
+	ADDQ      $0x00000004, BX
+	JMP       four
+
+four_end:
+	ADDQ $0x00000004, DX
+
+two:
+	SUBQ      $0x00000002, DX
+	JB        two_end
+	VMOVUPD   (CX)(BX*8), X1
+	VPERMILPD $0x05, X1, X1
+	VXORPD    X0, X1, X1
+	VMOVUPD   X1, (AX)(BX*8)
+	ADDQ      $0x00000002, BX
+	JMP       two
+
+two_end:
+	ADDQ $0x00000002, DX
+	VZEROUPPER
+	RET
+
+// func productsAVX2(dst *float64, x *float32, y *float32, n int)
+// Requires: AVX, SSE
+TEXT ·productsAVX2(SB), NOSPLIT, $8-32
+	MOVQ    dst+0(FP), AX
+	MOVQ    x+8(FP), CX
+	MOVQ    y+16(FP), DX
+	MOVQ    n+24(FP), BX
+	STMXCSR (SP)
+	MOVL    $0x00001f80, 4(SP)
+	LDMXCSR 4(SP)
+	XORQ    SI, SI
+
+four:
+	SUBQ      $0x00000004, BX
+	JB        four_end
+	VCVTPS2PD (CX)(SI*4), Y0
+	VCVTPS2PD (DX)(SI*4), Y1
+	VMULPD    Y1, Y0, Y0
+	VMOVUPD   Y0, (AX)(SI*8)
+	ADDQ      $0x00000004, SI
+	JMP       four
+
+four_end:
+	ADDQ $0x00000004, BX
+
+one:
+	SUBQ      $0x00000001, BX
+	JB        one_end
+	VXORPD    X2, X2, X2
+	VCVTSS2SD (CX)(SI*4), X2, X2
+	VXORPD    X3, X3, X3
+	VCVTSS2SD (DX)(SI*4), X3, X3
+	VMULPD    Y3, Y2, Y2
+	VMOVSD    X2, (AX)(SI*8)
+	ADDQ      $0x00000001, SI
+	JMP       one
+
+one_end:
+	ADDQ    $0x00000001, BX
+	LDMXCSR (SP)
+	VZEROUPPER
+	RET
+
+// func innerAVX2(re *float64, im *float64, x *float32, y *float32, n int)
+// Requires: AVX, SSE
+TEXT ·innerAVX2(SB), NOSPLIT, $8-40
+	MOVQ        re+0(FP), AX
+	MOVQ        im+8(FP), CX
+	MOVQ        x+16(FP), DX
+	MOVQ        y+24(FP), BX
+	MOVQ        n+32(FP), SI
+	STMXCSR     (SP)
+	MOVL        $0x00001f80, 4(SP)
+	LDMXCSR     4(SP)
+	MOVQ        $0x8000000000000000, DI
+	VMOVQ       DI, X0
+	VINSERTF128 $0x01, X0, Y0, Y0
+	XORQ        DI, DI
+
+four:
+	SUBQ      $0x00000004, SI
+	JB        four_end
+	VCVTPS2PD (DX)(DI*4), Y1
+	VCVTPS2PD (BX)(DI*4), Y2
+	VMULPD    Y2, Y1, Y3
+	VMOVUPD   Y3, (AX)(DI*8)
+	VPERMILPD $0x05, Y1, Y1
+	VXORPD    Y0, Y1, Y1
+	VMULPD    Y2, Y1, Y1
+	VMOVUPD   Y1, (CX)(DI*8)
+	ADDQ      $0x00000004, DI
+	JMP       four
+
+four_end:
+	ADDQ $0x00000004, SI
+
+two:
+	SUBQ      $0x00000002, SI
+	JB        two_end
+	VCVTPS2PD (DX)(DI*4), X1
+	VCVTPS2PD (BX)(DI*4), X2
+	VMULPD    X2, X1, X3
+	VMOVUPD   X3, (AX)(DI*8)
+	VPERMILPD $0x05, X1, X1
+	VXORPD    X0, X1, X1
+	VMULPD    X2, X1, X1
+	VMOVUPD   X1, (CX)(DI*8)
+	ADDQ      $0x00000002, DI
+	JMP       two
+
+two_end:
+	ADDQ    $0x00000002, SI
 	LDMXCSR (SP)
 	VZEROUPPER
 	RET

@@ -41,6 +41,7 @@ func TestFence(t *testing.T) {
 			x, y := fenced(t, draw(r, most, source)), fenced(t, draw(r, most, source))
 			u, v := fenced(t, narrow(r, most, source)), fenced(t, narrow(r, most, source))
 			z, w := fenced(t, paired[complex64](draw(r, most, source))), fenced(t, paired[complex64](draw(r, most, source)))
+			wideZ, wideW := fenced(t, paired[complex128](draw(r, most, source))), fenced(t, paired[complex128](draw(r, most, source)))
 			for _, k := range exact.Kernels() {
 				var a exact.Accumulator
 				var c exact.Complex
@@ -50,10 +51,15 @@ func TestFence(t *testing.T) {
 						k.AddSlice(&a, x[from:to])
 						k.AddProducts(&a, x[from:to], y[from:to])
 						exact.AddStridedBy(k, &a, x[from:to], 3)
+						exact.AddProductsStridedBy(k, &a, x[from:to], 3, y[from:to], 3)
 						exact.AddStridedBy(k, &a, u[from:to], 1)
+						exact.AddStridedBy(k, &a, u[from:to], 3)
+						exact.AddProductsStridedBy(k, &a, u[from:to], 1, v[from:to], 1)
 						exact.AddProductsStridedBy(k, &a, u[from:to], 2, v[from:to], 2)
 						exact.AddComplexBy(k, &c, z[half:half+n/2])
 						exact.AddInnerBy(k, &c, z[half:half+n/2], w[half:half+n/2])
+						exact.AddComplexBy(k, &c, wideZ[half:half+n/2])
+						exact.AddInnerBy(k, &c, wideZ[half:half+n/2], wideW[half:half+n/2])
 						if k != exact.Kernels()[0] {
 							k.AddLevels(&a, x[from:to], y[from:to])
 						}

@@ -64,3 +64,17 @@ func (kernels) limbs(x *float64, n int, limb *[limbs]int64) (done int) {
 }
 
 func (kernels) widen(dst *float64, src *float32, n int) { widenAVX2(dst, src, n) }
+
+func (kernels) gather(dst, src *float64, stride, n int) { gatherAVX2(dst, src, stride, n) }
+
+func (kernels) gather32(dst, src *float32, stride, n int) { gather32AVX2(dst, src, stride, n) }
+
+func (kernels) parts(re, im, src *float64, n int) { partsAVX2(re, im, src, n) }
+
+func (kernels) parts32(re, im *float64, src *float32, n int) { parts32AVX2(re, im, src, n) }
+
+func (kernels) turn(dst, src *float64, n int) { turnAVX2(dst, src, n) }
+
+func (kernels) products(dst *float64, x, y *float32, n int) { productsAVX2(dst, x, y, n) }
+
+func (kernels) inner(re, im *float64, x, y *float32, n int) { innerAVX2(re, im, x, y, n) }

@@ -27,3 +27,17 @@ func (kernels) extents(_, _ *float64, _ int) (int, int) { panic("exact: no kerne
 func (kernels) lanes() int { panic("exact: no kernel") }
 
 func (kernels) widen(*float64, *float32, int) { panic("exact: no kernel") }
+
+func (kernels) gather(_, _ *float64, _, _ int) { panic("exact: no kernel") }
+
+func (kernels) gather32(_, _ *float32, _, _ int) { panic("exact: no kernel") }
+
+func (kernels) parts(_, _, _ *float64, _ int) { panic("exact: no kernel") }
+
+func (kernels) parts32(_, _ *float64, _ *float32, _ int) { panic("exact: no kernel") }
+
+func (kernels) turn(_, _ *float64, _ int) { panic("exact: no kernel") }
+
+func (kernels) products(_ *float64, _, _ *float32, _ int) { panic("exact: no kernel") }
+
+func (kernels) inner(_, _ *float64, _, _ *float32, _ int) { panic("exact: no kernel") }

@@ -336,21 +336,49 @@ func TestKernelsInAnyEnvironment(t *testing.T) {
 	r := rand.New(rand.NewPCG(29, 30))
 	for name, source := range sources {
 		x, y, u := draw(r, 1000, source), draw(r, 1000, source), narrow(r, 1000, source)
+		z := complexOf(u)
 		for _, environment := range []uint32{clean | down, clean | up, clean | zero, clean | flush | deny, clean | raised} {
 			for _, k := range exact.Kernels() {
 				var a exact.Accumulator
+				var c exact.Complex
 				before := rounding.SetEnvironment(environment)
 				k.AddSlice(&a, x)
 				k.AddProducts(&a, x, y)
 				exact.AddStridedBy(k, &a, u, 1)
 				exact.AddStridedBy(k, &a, u, 2)
+				exact.AddProductsStridedBy(k, &a, u, 1, u, 1)
+				exact.AddComplexBy(k, &c, z)
+				exact.AddInnerBy(k, &c, z, z)
 				after := rounding.SetEnvironment(before)
 				require.Equal(t, environment&^raised, after&^raised, name)
-				want := sumOneByOne(slices.Concat(x, widened(u, 1), widened(u, 2)), x, y)
+				want := sumOneByOne(slices.Concat(x, widened(u, 1), widened(u, 2)), x, y, widened(u, 1), widened(u, 1))
 				require.Equal(t, encoded(t, want), encoded(t, &a), "%s %v %#x", name, k, environment)
+				re, im, turned := partsOf(z)
+				want = sumOneByOne(re, widened(u, 1), widened(u, 1))
+				require.Equal(t, encoded(t, want), encoded(t, &c.Re), "%s %v %#x", name, k, environment)
+				want = sumOneByOne(im, turned, widened(u, 1))
+				require.Equal(t, encoded(t, want), encoded(t, &c.Im), "%s %v %#x", name, k, environment)
 			}
 		}
 	}
+}
+
+// complexOf takes the numbers of u, bit by bit, as real and imaginary parts, by turns.
+func complexOf(u []float32) []complex64 {
+	z := make([]complex64, len(u)/2)
+	for i := range z {
+		z[i] = complex(u[2*i], u[2*i+1])
+	}
+	return z
+}
+
+// partsOf returns the parts of z, and the factor by which the imaginary part of an inner product is one of reals.
+func partsOf(z []complex64) (re, im, turned []float64) {
+	for _, v := range z {
+		re, im = append(re, float64(real(v))), append(im, float64(imag(v)))
+		turned = append(turned, -float64(imag(v)), float64(real(v)))
+	}
+	return re, im, turned
 }
 
 // TestExtent: the kernels find the exponents of what is not zero, whatever its sign and its place.

@@ -4,14 +4,29 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+	"sync"
 	"unsafe"
 )
 
 // Float is what the elements of slices may be. A float32 is exactly a float64.
 type Float interface{ float32 | float64 }
 
-// gathered is how many elements are laid side by side at a time, in the first-level cache.
-const gathered = 512
+// gathered is how many elements are laid side by side at a time, in the first-level cache; measured.
+const gathered = 1024
+
+// scratch is where that is done.
+type scratch struct {
+	x, y   [gathered]float64
+	narrow [2][gathered]float32
+}
+
+var scratchPool = sync.Pool{New: func() any { return new(scratch) }}
+
+// pieces returns how many of n elements, which are some, to take at a time: none is a short rest.
+func pieces(n int) int {
+	count := (n + gathered - 1) / gathered
+	return ((n+count-1)/count + 7) &^ 7
+}
 
 // AddStrided adds x[0], x[stride], x[2·stride] and so on, exactly, as far as x goes. It panics if
 // stride is less than 1.
@@ -19,14 +34,24 @@ func AddStrided[T Float](a *Accumulator, x []T, stride int) { addStrided(native,
 
 func addStrided[T Float](k kernels, a *Accumulator, x []T, stride int) {
 	n := elements(len(x), stride)
-	if f, ok := contiguous(x, stride); ok {
+	switch f, ok := as[float64](x); {
+	case ok && stride == 1:
 		a.addSlice(k, f)
 		return
+	case n < sumFrom:
+		for i := range n {
+			a.add(bitsOf(x[i*stride]))
+		}
+		return
 	}
-	var buf [gathered]float64
+	b := scratchPool.Get().(*scratch)
+	var s terms
+	s.start(k)
 	for i := 0; i < n; i += gathered {
-		a.addSlice(k, gather(k, buf[:min(gathered, n-i)], x[i*stride:], stride))
+		s.add(a, wide(k, &b.x, &b.narrow[0], x[i*stride:], stride, min(gathered, n-i)))
 	}
+	s.finish(a)
+	scratchPool.Put(b)
 }
 
 // AddProductsStrided adds the inner product of the elements of x and y that AddStrided would add,
@@ -40,28 +65,40 @@ func addProductsStrided[T Float](k kernels, a *Accumulator, x []T, strideX int, 
 	if m := elements(len(y), strideY); m != n {
 		panic(fmt.Sprintf("exact: products of %d elements and of %d", n, m))
 	}
-	fx, okX := contiguous(x, strideX)
-	fy, okY := contiguous(y, strideY)
-	if okX && okY {
+	fx, isWide := as[float64](x)
+	switch fy, _ := as[float64](y); {
+	case isWide && strideX == 1 && strideY == 1:
 		a.addProducts(k, fx, fy)
 		return
-	}
-	var bufX, bufY [gathered]float64
-	for i := 0; i < n; i += gathered {
-		m := min(gathered, n-i)
-		px, py := bufX[:m], bufY[:m]
-		if okX {
-			px = fx[i : i+m]
-		} else {
-			gather(k, px, x[i*strideX:], strideX)
+	case n < dotFrom:
+		for i := range n {
+			a.addProduct(bitsOf(x[i*strideX]), bitsOf(y[i*strideY]))
 		}
-		if okY {
-			py = fy[i : i+m]
-		} else {
-			gather(k, py, y[i*strideY:], strideY)
-		}
-		a.addProducts(k, px, py)
+		return
 	}
+	b := scratchPool.Get().(*scratch)
+	if isWide || k == plain {
+		piece := pieces(n)
+		for i := 0; i < n; i += piece {
+			m := min(piece, n-i)
+			a.addProducts(k,
+				wide(k, &b.x, &b.narrow[0], x[i*strideX:], strideX, m),
+				wide(k, &b.y, &b.narrow[1], y[i*strideY:], strideY, m))
+		}
+	} else {
+		nx, _ := as[float32](x)
+		ny, _ := as[float32](y)
+		var s terms // the products of float32 are float64
+		s.start(k)
+		for i := 0; i < n; i += gathered {
+			m := min(gathered, n-i)
+			px, py := side(k, &b.narrow[0], nx[i*strideX:], strideX, m), side(k, &b.narrow[1], ny[i*strideY:], strideY, m)
+			k.products(&b.x[0], &px[0], &py[0], m)
+			s.add(a, b.x[:m])
+		}
+		s.finish(a)
+	}
+	scratchPool.Put(b)
 }
 
 // elements returns how many of n elements have the stride.
@@ -72,32 +109,56 @@ func elements(n, stride int) int {
 	return n/stride + min(n%stride, 1)
 }
 
-// contiguous returns x itself if it needs no gathering.
-func contiguous[T Float](x []T, stride int) ([]float64, bool) {
-	if stride != 1 || unsafe.Sizeof(T(0)) != 8 {
+// as returns x itself if it is of this type.
+func as[F, T Float](x []T) ([]F, bool) {
+	if unsafe.Sizeof(T(0)) != unsafe.Sizeof(F(0)) {
 		return nil, false
 	}
-	return unsafe.Slice((*float64)(unsafe.Pointer(unsafe.SliceData(x))), len(x)), true
+	return unsafe.Slice((*F)(unsafe.Pointer(unsafe.SliceData(x))), len(x)), true
 }
 
-// gather fills dst with elements of x, and returns it.
-func gather[T Float](k kernels, dst []float64, x []T, stride int) []float64 {
-	if unsafe.Sizeof(T(0)) == 8 {
-		f := unsafe.Slice((*float64)(unsafe.Pointer(unsafe.SliceData(x))), len(x))
-		for i := range dst {
-			dst[i] = f[i*stride]
+// side returns n elements of x side by side, in dst if they are not there yet.
+func side[F Float](k kernels, dst *[gathered]F, x []F, stride, n int) []F {
+	if stride == 1 {
+		return x[:n]
+	}
+	last := x[:(n-1)*stride+1]
+	if k == plain {
+		for i := range dst[:n] {
+			dst[i] = last[i*stride]
 		}
-		return dst
+	} else if f, ok := as[float64](last); ok {
+		k.gather((*float64)(unsafe.Pointer(dst)), &f[0], stride, n)
+	} else {
+		f, _ := as[float32](last)
+		k.gather32((*float32)(unsafe.Pointer(dst)), &f[0], stride, n)
 	}
-	f := unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(x))), len(x))
-	if stride == 1 && k != plain {
-		k.widen(&dst[0], &f[0], len(dst))
-		return dst
+	return dst[:n]
+}
+
+// wide returns n elements of x side by side as float64, in dst if they are not there yet.
+func wide[T Float](k kernels, dst *[gathered]float64, narrow *[gathered]float32, x []T, stride, n int) []float64 {
+	if f, ok := as[float64](x); ok {
+		return side(k, dst, f, stride, n)
 	}
-	for i := range dst {
-		dst[i] = math.Float64frombits(widen(math.Float32bits(f[i*stride])))
+	f, _ := as[float32](x)
+	f = side(k, narrow, f, stride, n)
+	if k != plain {
+		k.widen(&dst[0], &f[0], n)
+		return dst[:n]
 	}
-	return dst
+	for i, v := range f {
+		dst[i] = math.Float64frombits(bitsOf(v))
+	}
+	return dst[:n]
+}
+
+// bitsOf returns the bits of v as a float64.
+func bitsOf[T Float](v T) uint64 {
+	if unsafe.Sizeof(v) == 8 {
+		return *(*uint64)(unsafe.Pointer(&v))
+	}
+	return widen(*(*uint32)(unsafe.Pointer(&v)))
 }
 
 const (
@@ -160,8 +221,40 @@ func addComplex[T ComplexNumber](k kernels, c *Complex, x []T) {
 }
 
 func addParts[F Float](k kernels, c *Complex, x []F) {
-	addStrided(k, &c.Re, x, 2)
-	addStrided(k, &c.Im, x[1:], 2)
+	n := len(x) / 2
+	if n < sumFrom {
+		for i := 0; i < len(x); i += 2 {
+			c.Re.add(bitsOf(x[i]))
+			c.Im.add(bitsOf(x[i+1]))
+		}
+		return
+	}
+	b := scratchPool.Get().(*scratch)
+	var re, im terms
+	re.start(k)
+	im.start(k)
+	for i := 0; i < n; i += gathered {
+		m := min(gathered, n-i)
+		takeParts(k, b, x[2*i:], m)
+		re.add(&c.Re, b.x[:m])
+		im.add(&c.Im, b.y[:m])
+	}
+	re.finish(&c.Re)
+	im.finish(&c.Im)
+	scratchPool.Put(b)
+}
+
+func takeParts[F Float](k kernels, b *scratch, x []F, n int) {
+	x = x[:2*n]
+	if f, ok := as[float64](x); ok && k != plain {
+		k.parts(&b.x[0], &b.y[0], &f[0], n)
+	} else if f, ok := as[float32](x); ok && k != plain {
+		k.parts32(&b.x[0], &b.y[0], &f[0], n)
+	} else {
+		for i := range n {
+			b.x[i], b.y[i] = math.Float64frombits(bitsOf(x[2*i])), math.Float64frombits(bitsOf(x[2*i+1]))
+		}
+	}
 }
 
 // AddInner adds the inner product of x and y to c, exactly: the sum of the products of the
@@ -178,27 +271,58 @@ func addInner[T ComplexNumber](k kernels, c *Complex, x, y []T) {
 	case unsafe.Sizeof(T(0)) == 16:
 		addTurns(k, c, parts[float64](x), parts[float64](y))
 	default:
-		px, py := parts[float32](x), parts[float32](y)
-		var bufX, bufY [gathered]float64
-		for i := 0; i < len(px); i += gathered {
-			n := min(gathered, len(px)-i)
-			addTurns(k, c, gather(k, bufX[:n], px[i:], 1), gather(k, bufY[:n], py[i:], 1))
-		}
+		addTurns(k, c, parts[float32](x), parts[float32](y))
 	}
 }
 
 // addTurns takes real and imaginary parts by turns: x̄y = (x₀y₀ + x₁y₁) + (x₀y₁ - x₁y₀)i.
-func addTurns(k kernels, c *Complex, x, y []float64) {
-	c.Re.addProducts(k, x, y)
-	var turned [gathered]float64
-	for i := 0; i < len(x); i += gathered {
-		n := min(gathered, len(x)-i)
-		part := x[i : i+n]
-		for j := 0; j+1 < len(part); j += 2 {
-			turned[j] = math.Float64frombits(math.Float64bits(part[j+1]) ^ signBit)
-			turned[j+1] = part[j]
+func addTurns[F Float](k kernels, c *Complex, x, y []F) {
+	if len(x) < dotFrom {
+		for i := 0; i < len(x); i += 2 {
+			x0, x1, y0, y1 := bitsOf(x[i]), bitsOf(x[i+1]), bitsOf(y[i]), bitsOf(y[i+1])
+			c.Re.addProduct(x0, y0)
+			c.Re.addProduct(x1, y1)
+			c.Im.addProduct(x0, y1)
+			c.Im.addProduct(x1^signBit, y0)
 		}
-		c.Im.addProducts(k, turned[:n], y[i:i+n])
+		return
+	}
+	b := scratchPool.Get().(*scratch)
+	nx, narrow := as[float32](x)
+	if narrow && k != plain {
+		ny, _ := as[float32](y)
+		var re, im terms // the products of float32 are float64
+		re.start(k)
+		im.start(k)
+		for i := 0; i < len(x); i += gathered {
+			m := min(gathered, len(x)-i)
+			k.inner(&b.x[0], &b.y[0], &nx[i], &ny[i], m)
+			re.add(&c.Re, b.x[:m])
+			im.add(&c.Im, b.y[:m])
+		}
+		re.finish(&c.Re)
+		im.finish(&c.Im)
+	} else {
+		piece := pieces(len(x))
+		for i := 0; i < len(x); i += piece {
+			m := min(piece, len(x)-i)
+			px, py := wide(k, &b.x, &b.narrow[0], x[i:], 1, m), wide(k, &b.y, &b.narrow[1], y[i:], 1, m)
+			c.Re.addProducts(k, px, py)
+			turn(k, b.x[:m], px)
+			c.Im.addProducts(k, b.x[:m], py)
+		}
+	}
+	scratchPool.Put(b)
+}
+
+// turn sets dst, which may be x, to x multiplied by i, and conjugated.
+func turn(k kernels, dst, x []float64) {
+	if k != plain {
+		k.turn(&dst[0], &x[0], len(x))
+		return
+	}
+	for i := 0; i < len(x); i += 2 {
+		dst[i], dst[i+1] = math.Float64frombits(math.Float64bits(x[i+1])^signBit), x[i]
 	}
 }
 

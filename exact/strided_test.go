@@ -53,7 +53,7 @@ func ofEachKind(t *testing.T, f func(t *testing.T, r *rand.Rand, draw func(n int
 }
 
 // stridedLengths are about those from which kernels are used, and of what is laid side by side at a time.
-var stridedLengths = []int{0, 1, 2, 31, 32, 33, 511, 512, 513, 1300}
+var stridedLengths = []int{0, 1, 2, 31, 32, 33, 1023, 1024, 1025, 2300}
 
 func TestStrided(t *testing.T) {
 	ofEachKind(t, func(t *testing.T, r *rand.Rand, draw func(n int) []float64) {
@@ -101,6 +101,47 @@ func TestComplex(t *testing.T) {
 			requireComplex(t, paired[complex64](draw(2*n)), paired[complex64](draw(2*n)))
 		}
 	})
+}
+
+// Every length up to some turns of the loops that lay elements side by side, and every place in a line of
+// the cache.
+func TestStridedOfEveryLength(t *testing.T) {
+	const strideX, strideY = 3, 2
+	most := 330
+	if testing.Short() {
+		most = 100
+	}
+	ofEachKind(t, func(t *testing.T, r *rand.Rand, draw func(n int) []float64) {
+		x, y := draw(8+strideX*most), draw(8+strideX*most)
+		u, v := narrowed(r, x), narrowed(r, y)
+		z, w := paired[complex128](x), paired[complex128](y)
+		c, d := paired[complex64](x), paired[complex64](y)
+		for n := range most + 1 {
+			at, other := n%8, n/8%8
+			requireStrided(t, x[at:][:strideX*n], strideX, y[other:][:strideY*n], strideY)
+			requireStrided(t, u[at:][:strideX*n], strideX, v[other:][:n], 1)
+			requireStrided(t, u[at:][:n], 1, v[other:][:n], 1)
+			requireComplex(t, z[at/2:][:n], w[other/2:][:n])
+			requireComplex(t, c[at/2:][:n], d[other/2:][:n])
+		}
+	})
+}
+
+// Slices of many pieces of different kinds: kernels hand back some, and what they have lasts.
+func TestStridedOfPatchwork(t *testing.T) {
+	rounds := 30
+	if testing.Short() {
+		rounds = 3
+	}
+	r := rand.New(rand.NewPCG(37, 38))
+	for range rounds {
+		n := r.IntN(20_000)
+		x, y := patchwork(r, 2*n), patchwork(r, 3*n)
+		requireStrided(t, x, 2, y, 3)
+		requireStrided(t, narrowed(r, x), 2, narrowed(r, y), 3)
+		requireComplex(t, paired[complex128](x), paired[complex128](y[:2*n]))
+		requireComplex(t, paired[complex64](x), paired[complex64](y[:2*n]))
+	}
 }
 
 // paired takes the numbers of x as real and imaginary parts, by turns.
@@ -217,31 +258,38 @@ func TestStridedAllocs(t *testing.T) {
 
 func BenchmarkStrided(b *testing.B) {
 	r := rand.New(rand.NewPCG(1, 2))
-	const n = 4096
+	for _, n := range []int{64, 4096} {
+		benchmarkStrided(b, r, n)
+	}
+}
+
+func benchmarkStrided(b *testing.B, r *rand.Rand, n int) {
 	x := draw(r, 3*n, (*rand.Rand).NormFloat64)
-	u := make([]float32, n)
+	u, v := make([]float32, n), make([]float32, 2*n)
 	z, w := make([]complex128, n), make([]complex64, n)
 	for i := range n {
-		u[i], z[i] = float32(x[i]), complex(x[i], x[n+i])
+		u[i], v[2*i], z[i] = float32(x[i]), float32(x[i]), complex(x[i], x[n+i])
 		w[i] = complex64(z[i])
 	}
 	var a exact.Accumulator
 	var c exact.Complex
 	for _, f := range []struct {
 		name  string
-		bytes int64
+		bytes int
 		do    func()
 	}{
 		{"every third", 8 * n, func() { exact.AddStrided(&a, x, 3) }},
 		{"products, every third", 16 * n, func() { exact.AddProductsStrided(&a, x, 3, x, 3) }},
 		{"float32", 4 * n, func() { exact.AddStrided(&a, u, 1) }},
+		{"float32, every second", 4 * n, func() { exact.AddStrided(&a, v, 2) }},
 		{"products of float32", 8 * n, func() { exact.AddProductsStrided(&a, u, 1, u, 1) }},
+		{"complex64", 8 * n, func() { exact.AddComplex(&c, w) }},
 		{"complex128", 16 * n, func() { exact.AddComplex(&c, z) }},
 		{"inner product of complex128", 32 * n, func() { exact.AddInner(&c, z, z) }},
 		{"inner product of complex64", 16 * n, func() { exact.AddInner(&c, w, w) }},
 	} {
-		b.Run(f.name, func(b *testing.B) {
-			b.SetBytes(f.bytes)
+		b.Run(fmt.Sprintf("%s/%d", f.name, n), func(b *testing.B) {
+			b.SetBytes(int64(f.bytes))
 			for b.Loop() {
 				f.do()
 			}

@@ -744,6 +744,46 @@ func extentKernel(name string) {
 	RET()
 }
 
+// steps calls body for n elements, as many at a time as the sizes of float64 say; i counts them.
+func steps(n, i reg.Register, sizes []int, body func(size int)) {
+	XORQ(i, i)
+	for _, size := range sizes {
+		label := map[int]string{32: "four", 16: "two", double: "one"}[size]
+		count := U32(size / double)
+		Label(label)
+		SUBQ(count, n)
+		JB(LabelRef(label + "_end"))
+		body(size)
+		ADDQ(count, i)
+		JMP(LabelRef(label))
+		Label(label + "_end")
+		ADDQ(count, n)
+	}
+}
+
+// widened loads numbers of size bytes in all, half of that in memory if these are float32.
+func widened(m Mem, v vec, size int, float32s bool) {
+	switch {
+	case !float32s && size == double:
+		VMOVSD(m, part(v, 16))
+	case !float32s:
+		VMOVUPD(m, part(v, size))
+	case size == double:
+		VXORPD(part(v, 16), part(v, 16), part(v, 16))
+		VCVTSS2SD(m, part(v, 16), part(v, 16))
+	default:
+		VCVTPS2PD(m, part(v, size))
+	}
+}
+
+func storePart(v vec, m Mem, size int) {
+	if size == double {
+		VMOVSD(part(v, 16), m)
+		return
+	}
+	VMOVUPD(part(v, size), m)
+}
+
 // widenKernel makes float64 of float32, exactly.
 func widenKernel(name string) {
 	TEXT(name, NOSPLIT, "func(dst *float64, src *float32, n int)")
@@ -754,29 +794,193 @@ func widenKernel(name string) {
 	n := Load(Param("n"), GP64())
 	env := enter()
 	i := GP64()
-	XORQ(i, i)
-	from := Mem{Base: src, Index: i, Scale: 4}
-	to := Mem{Base: dst, Index: i, Scale: 8}
-	Label("four")
-	SUBQ(Imm(4), n)
-	JB(LabelRef("four_end"))
-	v := YMM()
-	VCVTPS2PD(from, v)
-	VMOVUPD(v, to)
-	ADDQ(Imm(4), i)
-	JMP(LabelRef("four"))
-	Label("four_end")
-	ADDQ(Imm(4), n)
-	Label("one")
-	SUBQ(Imm(1), n)
-	JB(LabelRef("one_end"))
-	e := XMM()
-	VXORPD(e, e, e)
-	VCVTSS2SD(from, e, e)
-	VMOVSD(e, to)
-	INCQ(i)
-	JMP(LabelRef("one"))
-	Label("one_end")
+	steps(n, i, []int{32, double}, func(size int) {
+		v := YMM()
+		widened(Mem{Base: src, Index: i, Scale: 4}, v, size, true)
+		storePart(v, Mem{Base: dst, Index: i, Scale: 8}, size)
+	})
+	env.leave()
+	VZEROUPPER()
+	RET()
+}
+
+// gatherKernel lays elements side by side. Instructions that gather take longer.
+func gatherKernel(name string, float32s bool) {
+	element, signature := double, "func(dst, src *float64, stride, n int)"
+	if float32s {
+		element, signature = double/2, "func(dst, src *float32, stride, n int)"
+	}
+	TEXT(name, NOSPLIT, signature)
+	Pragma("noescape")
+	Doc(name + " sets dst to n elements of src, stride elements apart.")
+	dst := Load(Param("dst"), GP64())
+	src := Load(Param("src"), GP64())
+	stride := Load(Param("stride"), GP64())
+	n := Load(Param("n"), GP64())
+	SHLQ(Imm(map[int]uint64{4: 2, 8: 3}[element]), stride)
+	three, i := GP64(), GP64()
+	LEAQ(Mem{Base: stride, Index: stride, Scale: 2}, three)
+	steps(n, i, []int{32, double}, func(size int) {
+		at := []Mem{{Base: src}, {Base: src, Index: stride, Scale: 1}, {Base: src, Index: stride, Scale: 2}, {Base: src, Index: three, Scale: 1}}
+		to := Mem{Base: dst, Index: i, Scale: uint8(element)}
+		v, h := YMM(), XMM()
+		switch {
+		case size == double && float32s:
+			VMOVSS(at[0], v.AsX())
+			VMOVSS(v.AsX(), to)
+		case size == double:
+			VMOVSD(at[0], v.AsX())
+			VMOVSD(v.AsX(), to)
+		case float32s:
+			VMOVSS(at[0], v.AsX())
+			for k := 1; k < 4; k++ {
+				VINSERTPS(Imm(uint64(k)<<4), at[k], v.AsX(), v.AsX())
+			}
+			VMOVUPS(v.AsX(), to)
+		default:
+			VMOVSD(at[0], v.AsX())
+			VMOVHPD(at[1], v.AsX(), v.AsX())
+			VMOVSD(at[2], h)
+			VMOVHPD(at[3], h, h)
+			VINSERTF128(Imm(1), h, v, v)
+			VMOVUPD(v, to)
+		}
+		if size == double {
+			ADDQ(stride, src)
+		} else {
+			LEAQ(Mem{Base: src, Index: stride, Scale: 4}, src)
+		}
+	})
+	VZEROUPPER()
+	RET()
+}
+
+// partsKernel takes real and imaginary parts apart. Their order changes, by which no sum does.
+func partsKernel(name string, float32s bool) {
+	signature, scale := "func(re, im, src *float64, n int)", uint8(double)
+	if float32s {
+		signature, scale = "func(re, im *float64, src *float32, n int)", double/2
+	}
+	TEXT(name, NOSPLIT, signature)
+	Pragma("noescape")
+	Doc(name + " sets re and im to the parts of n complex numbers, both in the same order, which is another.")
+	re := Load(Param("re"), GP64())
+	im := Load(Param("im"), GP64())
+	src := Load(Param("src"), GP64())
+	n := Load(Param("n"), GP64())
+	var env environment
+	if float32s {
+		env = enter()
+	}
+	i := GP64()
+	steps(n, i, []int{32, double}, func(size int) {
+		// A complex number is twice as large as its parts are.
+		a, b, r := YMM(), YMM(), YMM()
+		from := Mem{Base: src, Index: i, Scale: scale}
+		if size == double {
+			widened(from, a, 16, float32s)
+			VMOVSD(a.AsX(), Mem{Base: re, Index: i, Scale: 8})
+			VMOVHPD(a.AsX(), Mem{Base: im, Index: i, Scale: 8})
+			ADDQ(Imm(uint64(scale)), src)
+			return
+		}
+		widened(from, a, size, float32s)
+		widened(from.Offset(4*int(scale)), b, size, float32s)
+		VUNPCKLPD(b, a, r)
+		VUNPCKHPD(b, a, b)
+		VMOVUPD(r, Mem{Base: re, Index: i, Scale: 8})
+		VMOVUPD(b, Mem{Base: im, Index: i, Scale: 8})
+		ADDQ(Imm(uint64(4*scale)), src)
+	})
+	if float32s {
+		env.leave()
+	}
+	VZEROUPPER()
+	RET()
+}
+
+// turns returns the signs that make conjugates of numbers whose parts have been exchanged: imaginary
+// parts, which are at even places then, are negative.
+func turns() vec {
+	v, g := YMM(), GP64()
+	MOVQ(U64(1<<63), g)
+	VMOVQ(g, v.AsX())
+	VINSERTF128(Imm(1), v.AsX(), v, v)
+	return v
+}
+
+// turn exchanges the parts of complex numbers, and conjugates.
+func turn(v, signs vec, size int) {
+	VPERMILPD(Imm(5), part(v, size), part(v, size))
+	VXORPD(part(signs, size), part(v, size), part(v, size))
+}
+
+// turnKernel makes the factor for the imaginary part of an inner product.
+func turnKernel(name string) {
+	TEXT(name, NOSPLIT, "func(dst, src *float64, n int)")
+	Pragma("noescape")
+	Doc(name+" sets dst to the n numbers of src, real and imaginary parts by turns: the imaginary",
+		"part, negated, and then the real one. n is even.")
+	dst := Load(Param("dst"), GP64())
+	src := Load(Param("src"), GP64())
+	n := Load(Param("n"), GP64())
+	signs, i := turns(), GP64()
+	steps(n, i, []int{32, 16}, func(size int) {
+		v := YMM()
+		widened(Mem{Base: src, Index: i, Scale: 8}, v, size, false)
+		turn(v, signs, size)
+		storePart(v, Mem{Base: dst, Index: i, Scale: 8}, size)
+	})
+	VZEROUPPER()
+	RET()
+}
+
+// productsKernel multiplies float32: 24 bits by 24, which a float64 holds.
+func productsKernel(name string) {
+	TEXT(name, NOSPLIT, "func(dst *float64, x, y *float32, n int)")
+	Pragma("noescape")
+	Doc(name + " sets dst to the products of x and y, which are exact.")
+	dst := Load(Param("dst"), GP64())
+	x := Load(Param("x"), GP64())
+	y := Load(Param("y"), GP64())
+	n := Load(Param("n"), GP64())
+	env := enter()
+	i := GP64()
+	steps(n, i, []int{32, double}, func(size int) {
+		a, b := YMM(), YMM()
+		widened(Mem{Base: x, Index: i, Scale: 4}, a, size, true)
+		widened(Mem{Base: y, Index: i, Scale: 4}, b, size, true)
+		VMULPD(b, a, a)
+		storePart(a, Mem{Base: dst, Index: i, Scale: 8}, size)
+	})
+	env.leave()
+	VZEROUPPER()
+	RET()
+}
+
+// innerKernel multiplies complex64, of which each part is exact as in productsKernel.
+func innerKernel(name string) {
+	TEXT(name, NOSPLIT, "func(re, im *float64, x, y *float32, n int)")
+	Pragma("noescape")
+	Doc(name+" sets re and im to the products, which are exact, whose sums are the real and the imaginary",
+		"part of the inner product of x and y: n numbers, real and imaginary parts by turns. n is even.")
+	re := Load(Param("re"), GP64())
+	im := Load(Param("im"), GP64())
+	x := Load(Param("x"), GP64())
+	y := Load(Param("y"), GP64())
+	n := Load(Param("n"), GP64())
+	env := enter()
+	signs, i := turns(), GP64()
+	steps(n, i, []int{32, 16}, func(size int) {
+		a, b, r := YMM(), YMM(), YMM()
+		widened(Mem{Base: x, Index: i, Scale: 4}, a, size, true)
+		widened(Mem{Base: y, Index: i, Scale: 4}, b, size, true)
+		VMULPD(part(b, size), part(a, size), part(r, size))
+		storePart(r, Mem{Base: re, Index: i, Scale: 8}, size)
+		turn(a, signs, size)
+		VMULPD(part(b, size), part(a, size), part(a, size))
+		storePart(a, Mem{Base: im, Index: i, Scale: 8}, size)
+	})
 	env.leave()
 	VZEROUPPER()
 	RET()
@@ -785,6 +989,13 @@ func widenKernel(name string) {
 func exact(width int, suffix string) {
 	if width == 32 {
 		widenKernel("widen" + suffix)
+		gatherKernel("gather"+suffix, false)
+		gatherKernel("gather32"+suffix, true)
+		partsKernel("parts"+suffix, false)
+		partsKernel("parts32"+suffix, true)
+		turnKernel("turn" + suffix)
+		productsKernel("products" + suffix)
+		innerKernel("inner" + suffix)
 		limbKernel("limbs" + suffix)
 		extentKernel("extents" + suffix)
 	}
