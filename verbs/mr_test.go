@@ -14,7 +14,7 @@ func TestSGE(t *testing.T) {
 	const addr, size, lkey = 1 << 40, 1 << 34, 7
 	mr := &MR{addr: addr, length: size, lkey: lkey}
 	for _, c := range []struct {
-		offset, length int
+		offset, length int64
 		want           SGE
 	}{
 		{0, 0, SGE{addr, 0, lkey}},
@@ -33,7 +33,10 @@ func TestSGE(t *testing.T) {
 		{size, 1, SGE{size + 1, badEnd, lkey}},
 		{size - maxSGELength + 1, maxSGELength, SGE{size + 1, badEnd, lkey}},
 	} {
-		got := mr.SGE(c.offset, c.length)
+		if c.offset != int64(int(c.offset)) || c.length != int64(int(c.length)) {
+			continue // an int of 32 bits has no such value
+		}
+		got := mr.SGE(int(c.offset), int(c.length))
 		require.Equal(t, c.want, got, "%d bytes at %d", c.length, c.offset)
 		require.Equal(t, got.Length >= badEnd, refused([]SGE{{}, got}) != nil, "%d bytes at %d", c.length, c.offset)
 	}
@@ -45,9 +48,9 @@ func TestTooLargeMR(t *testing.T) {
 	require.NoError(t, err)
 	pd, err := ctx.AllocPD()
 	require.NoError(t, err)
-	_, err = pd.AllocMR(1<<31, AccessAll)
+	_, err = pd.AllocMR(1<<30+1, AccessAll)
 	require.ErrorIs(t, err, ErrInvalid)
-	require.EqualError(t, err, "verbs fake0: allocate MR: invalid argument: 2147483648 bytes: want at most 1073741824 (1 GiB) for one region")
+	require.EqualError(t, err, "verbs fake0: allocate MR: invalid argument: 1073741825 bytes: want at most 1073741824 (1 GiB) for one region")
 	require.NoError(t, pd.Close())
 	require.NoError(t, ctx.Close())
 }

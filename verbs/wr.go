@@ -74,13 +74,13 @@ func (e *SGE) refusal(c *Context, op string, i, n int, err error) error {
 	}
 	switch e.Length {
 	case badLength:
-		return c.errorf(op, ErrInvalid, "SGE of %d bytes, limit is %d", int64(e.Addr), maxSGELength)
+		return c.errorf(op, ErrInvalid, "SGE of %d bytes, limit is %d", int64(e.Addr), uint32(maxSGELength))
 	case badOffset:
 		return c.errorf(op, ErrRange, "SGE at offset %d is outside the region of lkey %#x", int64(e.Addr), e.LKey)
 	case badEnd:
 		return c.errorf(op, ErrRange, "SGE ends at offset %d, outside the region of lkey %#x", e.Addr, e.LKey)
 	}
-	return c.errorf(op, ErrInvalid, "SGE of %d bytes, limit is %d", e.Length, maxSGELength)
+	return c.errorf(op, ErrInvalid, "SGE of %d bytes, limit is %d", e.Length, uint32(maxSGELength))
 }
 
 // SendWR is a send work request (struct ibv_send_wr). When PostSend returns, the caller

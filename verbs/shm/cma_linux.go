@@ -31,9 +31,9 @@ func (l *link) readPeer(local []unix.Iovec, addr uint64, n int) bool {
 		remote.Base += got
 		remote.Len -= int(got)
 		for got > 0 && n > 0 {
-			take := min(uint64(got), local[0].Len)
+			take := min(uint64(got), uint64(local[0].Len))
 			local[0].Base = (*byte)(unsafe.Add(unsafe.Pointer(local[0].Base), take))
-			local[0].SetLen(int(local[0].Len - take))
+			local[0].SetLen(int(uint64(local[0].Len) - take))
 			got -= uintptr(take)
 			if local[0].Len == 0 {
 				local = local[1:]
