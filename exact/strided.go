@@ -77,18 +77,23 @@ func addProductsStrided[T Float](k kernels, a *Accumulator, x []T, strideX int, 
 		return
 	}
 	b := scratchPool.Get().(*scratch)
-	if isWide || k == plain {
+	if squares := &x[0] == &y[0] && strideX == strideY; isWide || squares || k == plain {
 		piece := pieces(n)
 		for i := 0; i < n; i += piece {
 			m := min(piece, n-i)
-			a.addProducts(k,
-				wide(k, &b.x, &b.narrow[0], x[i*strideX:], strideX, m),
-				wide(k, &b.y, &b.narrow[1], y[i*strideY:], strideY, m))
+			px := wide(k, &b.x, &b.narrow[0], x[i*strideX:], strideX, m)
+			py := px
+			if !squares {
+				py = wide(k, &b.y, &b.narrow[1], y[i*strideY:], strideY, m)
+			}
+			a.addProducts(k, px, py)
 		}
 	} else {
 		nx, _ := as[float32](x)
 		ny, _ := as[float32](y)
-		var s terms // the products of float32 are float64
+		// The products of float32 are float64. The exponents of squares differ more than a sum often has
+		// room for.
+		var s terms
 		s.start(k)
 		for i := 0; i < n; i += gathered {
 			m := min(gathered, n-i)
@@ -289,9 +294,9 @@ func addTurns[F Float](k kernels, c *Complex, x, y []F) {
 	}
 	b := scratchPool.Get().(*scratch)
 	nx, narrow := as[float32](x)
-	if narrow && k != plain {
+	if squares := &x[0] == &y[0]; narrow && !squares && k != plain {
 		ny, _ := as[float32](y)
-		var re, im terms // the products of float32 are float64
+		var re, im terms // as in addProductsStrided
 		re.start(k)
 		im.start(k)
 		for i := 0; i < len(x); i += gathered {
@@ -306,10 +311,16 @@ func addTurns[F Float](k kernels, c *Complex, x, y []F) {
 		piece := pieces(len(x))
 		for i := 0; i < len(x); i += piece {
 			m := min(piece, len(x)-i)
-			px, py := wide(k, &b.x, &b.narrow[0], x[i:], 1, m), wide(k, &b.y, &b.narrow[1], y[i:], 1, m)
+			px, turned := wide(k, &b.x, &b.narrow[0], x[i:], 1, m), b.x[:m]
+			py := px
+			if squares {
+				turned = b.y[:m]
+			} else {
+				py = wide(k, &b.y, &b.narrow[1], y[i:], 1, m)
+			}
 			c.Re.addProducts(k, px, py)
-			turn(k, b.x[:m], px)
-			c.Im.addProducts(k, b.x[:m], py)
+			turn(k, turned, px)
+			c.Im.addProducts(k, turned, py)
 		}
 	}
 	scratchPool.Put(b)

@@ -123,6 +123,10 @@ func TestStridedOfEveryLength(t *testing.T) {
 			requireStrided(t, u[at:][:n], 1, v[other:][:n], 1)
 			requireComplex(t, z[at/2:][:n], w[other/2:][:n])
 			requireComplex(t, c[at/2:][:n], d[other/2:][:n])
+			requireSquares(t, x[at:][:strideX*n], strideX)
+			requireSquares(t, u[at:][:strideX*n], strideX)
+			requireComplex(t, z[at/2:][:n], z[at/2:][:n])
+			requireComplex(t, c[at/2:][:n], c[at/2:][:n])
 		}
 	})
 }
@@ -141,7 +145,19 @@ func TestStridedOfPatchwork(t *testing.T) {
 		requireStrided(t, narrowed(r, x), 2, narrowed(r, y), 3)
 		requireComplex(t, paired[complex128](x), paired[complex128](y[:2*n]))
 		requireComplex(t, paired[complex64](x), paired[complex64](y[:2*n]))
+		u, z, w := narrowed(r, x), paired[complex128](x), paired[complex64](x)
+		requireSquares(t, x, 2)
+		requireSquares(t, u, 1)
+		requireComplex(t, z, z)
+		requireComplex(t, w, w)
 	}
+}
+
+// requireSquares is requireStrided for products of x by itself, whose elements are laid side by side once.
+func requireSquares[T exact.Float](t *testing.T, x []T, stride int) {
+	t.Helper()
+	requireStrided(t, x, stride, x, stride)
+	requireStrided(t, x[:(len(x)+stride-1)/stride], 1, x, stride)
 }
 
 // paired takes the numbers of x as real and imaginary parts, by turns.
@@ -265,11 +281,12 @@ func BenchmarkStrided(b *testing.B) {
 
 func benchmarkStrided(b *testing.B, r *rand.Rand, n int) {
 	x := draw(r, 3*n, (*rand.Rand).NormFloat64)
-	u, v := make([]float32, n), make([]float32, 2*n)
-	z, w := make([]complex128, n), make([]complex64, n)
+	y := draw(r, 3*n, (*rand.Rand).NormFloat64)
+	u, v, second := make([]float32, n), make([]float32, n), make([]float32, 2*n)
+	z, w := paired[complex128](x[:2*n]), paired[complex128](y[:2*n])
+	c64, d64 := paired[complex64](x[:2*n]), paired[complex64](y[:2*n])
 	for i := range n {
-		u[i], v[2*i], z[i] = float32(x[i]), float32(x[i]), complex(x[i], x[n+i])
-		w[i] = complex64(z[i])
+		u[i], v[i], second[2*i] = float32(x[i]), float32(y[i]), float32(x[i])
 	}
 	var a exact.Accumulator
 	var c exact.Complex
@@ -279,14 +296,17 @@ func benchmarkStrided(b *testing.B, r *rand.Rand, n int) {
 		do    func()
 	}{
 		{"every third", 8 * n, func() { exact.AddStrided(&a, x, 3) }},
-		{"products, every third", 16 * n, func() { exact.AddProductsStrided(&a, x, 3, x, 3) }},
+		{"products, every third", 16 * n, func() { exact.AddProductsStrided(&a, x, 3, y, 3) }},
 		{"float32", 4 * n, func() { exact.AddStrided(&a, u, 1) }},
-		{"float32, every second", 4 * n, func() { exact.AddStrided(&a, v, 2) }},
-		{"products of float32", 8 * n, func() { exact.AddProductsStrided(&a, u, 1, u, 1) }},
-		{"complex64", 8 * n, func() { exact.AddComplex(&c, w) }},
+		{"float32, every second", 4 * n, func() { exact.AddStrided(&a, second, 2) }},
+		{"products of float32", 8 * n, func() { exact.AddProductsStrided(&a, u, 1, v, 1) }},
+		{"squares of float32", 4 * n, func() { exact.AddProductsStrided(&a, u, 1, u, 1) }},
+		{"squares, every third", 8 * n, func() { exact.AddProductsStrided(&a, x, 3, x, 3) }},
+		{"inner square of complex64", 8 * n, func() { exact.AddInner(&c, c64, c64) }},
+		{"complex64", 8 * n, func() { exact.AddComplex(&c, c64) }},
 		{"complex128", 16 * n, func() { exact.AddComplex(&c, z) }},
-		{"inner product of complex128", 32 * n, func() { exact.AddInner(&c, z, z) }},
-		{"inner product of complex64", 16 * n, func() { exact.AddInner(&c, w, w) }},
+		{"inner product of complex128", 32 * n, func() { exact.AddInner(&c, z, w) }},
+		{"inner product of complex64", 16 * n, func() { exact.AddInner(&c, c64, d64) }},
 	} {
 		b.Run(fmt.Sprintf("%s/%d", f.name, n), func(b *testing.B) {
 			b.SetBytes(int64(f.bytes))
