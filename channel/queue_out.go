@@ -69,18 +69,35 @@ func (q *queue) startSend(h *Handle) error {
 	return nil
 }
 
-// adoptSend takes over a stream with the sends started on it.
+// adoptSend takes over a stream with the sends started on it. Those that are staged are packed before, while
+// others have the locks.
 func (q *queue) adoptSend(s *sendStream) {
 	q.lock.Lock()
 	defer q.lock.Unlock()
 	s.lock.Lock()
 	defer s.lock.Unlock()
+	for i := 0; i < len(s.pending); i++ {
+		h := s.pending[i]
+		if h.staging == nil || h.transfer.packed {
+			continue
+		}
+		h.copying = true
+		s.lock.Unlock()
+		q.lock.Unlock()
+		byPiece(h, h.shape.Gather)
+		q.lock.Lock()
+		s.lock.Lock()
+		h.copying, h.transfer.packed = false, true
+		if i >= len(s.pending) || s.pending[i] != h { // some have been dropped
+			i = -1
+		}
+	}
 	s.q.Store(q) // before anything is in a phase that belongs to the queue
 	o := q.outStream(s.number)
 	o.declared = true
 	o.next, o.sent = s.next, s.sent
 	for _, h := range s.pending {
-		h.transfer = transfer{}
+		h.transfer = transfer{packed: h.transfer.packed}
 		q.send(o, h)
 	}
 	s.pending = nil

@@ -97,11 +97,7 @@ func (q *queue) offer(s *queueOut, h *Handle) error {
 		if g.length == uint64(h.shape.Len()) {
 			return q.startWrite(s, h, g)
 		}
-		// The receiver reports that the lengths differ.
-	}
-	if h.staging != nil && !h.transfer.packed {
-		byPiece(h, h.shape.Gather)
-		h.transfer.packed = true
+		// The receiver reports that the lengths differ. It does not read the message, which may not be packed.
 	}
 	if s.told >= aheadMost {
 		s.untold = append(s.untold, h.k)

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/test/need"
@@ -693,6 +694,82 @@ func TestStaging(t *testing.T) {
 		over()
 		require.Greater(t, pieces[1].Load(), int64(1), "unpacked where the gate is open")
 		require.Contains(t, report.Load(), fmt.Sprintf("receive from rank 0, stream 0, start 2, %d bytes: is being copied here, for ", size))
+	})
+}
+
+// TestStagingAtWireUp: while messages of small blocks that were started before the connection was up are packed,
+// others are started, also on their stream, and those that wait are tested. All arrive, in order.
+func TestStagingAtWireUp(t *testing.T) {
+	queued(t, func(t *testing.T, provider string) {
+		nodes := join(t, 2, WithProviders(provider))
+		const size, count = 3 * packPiece, 2
+		far, err := nodes[1].peer(0)
+		require.NoError(t, err)
+		far.mu.Lock() // the wire-up waits for it
+		held := true
+		defer func() {
+			if held {
+				far.mu.Unlock()
+			}
+		}()
+		var large, small []*Handle
+		var from, into []Layout
+		for range count {
+			src, l := room(t, nodes[0], size, false, strided(64))
+			random(rand.New(rand.NewPCG(1, uint64(len(from)))), src)
+			s, err := nodes[0].DeclareSend(l, 1)
+			require.NoError(t, err)
+			large, from = append(large, s), append(from, l)
+		}
+		for stream := range 2 {
+			s, b := send(t, nodes[0], 1, 8, OnStream(stream))
+			b[0] = byte(1 + stream)
+			small = append(small, s)
+		}
+		started := make(chan error)
+		pieces := 0
+		atPiece = func(h *Handle) {
+			if h.node != nodes[0] {
+				return
+			}
+			if pieces++; pieces != 2 {
+				return
+			}
+			go func() {
+				_, err := large[1].Test()
+				started <- errors.Join(err, small[0].Start(), small[1].Start())
+			}()
+			select {
+			case err := <-started:
+				assert.NoError(t, err)
+			case <-time.After(limit / 4):
+				assert.Fail(t, "nothing can be started")
+			}
+		}
+		defer func() { atPiece = nil }()
+		for _, s := range large {
+			require.NoError(t, s.Start())
+		}
+		held = false
+		far.mu.Unlock()
+		for range count {
+			_, l := room(t, nodes[1], size, false, strided(192))
+			r, err := nodes[1].DeclareReceive(l, 0)
+			require.NoError(t, err)
+			require.NoError(t, r.Run(within(t)))
+			into = append(into, l)
+		}
+		for i := range count {
+			require.NoError(t, large[i].WaitContext(within(t)))
+			require.True(t, bytes.Equal(packed(from[i]), packed(into[i])), "message %d", i)
+		}
+		for stream, s := range small {
+			r, b := receive(t, nodes[1], 0, 8, OnStream(stream))
+			require.NoError(t, r.Run(within(t)))
+			require.NoError(t, s.WaitContext(within(t)))
+			require.EqualValues(t, 1+stream, b[0])
+		}
+		require.Equal(t, 2*size/packPiece, pieces, "packed before the connection is used")
 	})
 }
 

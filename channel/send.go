@@ -408,7 +408,7 @@ func (s *sendStream) advancePending(h *Handle) {
 	if s.r != nil && len(s.pending) > 0 {
 		s.flush()
 	}
-	if h.phase.Load() == phasePending && s.peer.state.Load() >= peerFailed {
+	if h.phase.Load() == phasePending && s.peer.state.Load() >= peerFailed && !s.copies(h) {
 		s.drop(h)
 		h.err = s.peer.opError("send", s.number, h.k)
 		h.end(phaseFailed)
