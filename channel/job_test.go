@@ -44,7 +44,7 @@ var queueProviders = []string{"tcp", "roce", "ibv"}
 var lengthy = map[string][]string{
 	"roce": {"TestAway", "TestHostile", "TestWorldFailed", "TestLayoutsProcesses", "TestPipeSenderAway", "TestWeight", "TestSiege", "TestWhoMoves", "TestStop", "TestDeath", "TestLayouts", "TestRevived", "TestMemberDeath", "TestCloseUnderUse", "TestBothConnect", "TestReport",
 		"TestCrossovers", "TestHeapToWaiting", "TestAhead", "TestAllocs", "TestCloseBlocked", "TestDeclareWhileClosing", "TestDirect", "TestFailedGroupsMemory", "TestHostileReady", "TestIdlePeers", "TestManyHandles",
-		"TestMultiple", "TestNoSendBuffers", "TestOrder", "TestPipeRefused", "TestPriority", "TestRace", "TestReadActive", "TestReadClose", "TestStaging", "TestStorm", "TestStreamsEnd", "TestStreamsEndEarly"},
+		"TestMultiple", "TestNoSendBuffers", "TestOrder", "TestPipeRefused", "TestPriority", "TestQueueWays", "TestRace", "TestReadActive", "TestReadClose", "TestStaging", "TestStorm", "TestStreamsEnd", "TestStreamsEndEarly"},
 	"ibv": {"TestBothConnect", "TestHostile"},
 }
 

@@ -2,8 +2,11 @@ package channel
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -110,4 +113,81 @@ func TestWays(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestQueueWays: any layout to any layout by each way that a message can go through a queue: copied at both ends,
+// written, or read, whichever side comes first; packed, or block by block. It writes what the layout says, and nothing
+// else.
+func TestQueueWays(t *testing.T) {
+	const long, always = 100_000, mostCrossover
+	rounds := 6
+	switch {
+	case testing.Short():
+		rounds = 1
+	case need.WantLong():
+		rounds = 50
+	}
+	queued(t, func(t *testing.T, provider string) {
+		for _, pack := range []int{0, always} { // blocks of less than this
+			for _, read := range []int{0, always} { // blocks of this or more
+				t.Run(fmt.Sprintf("pack %v, read %v", pack != 0, read == 0), func(t *testing.T) {
+					for _, c := range []*crossovers{&crossoversTCP, &crossoversRDMA} {
+						setTo(t, &c.pack, pack)
+						setTo(t, &c.read, read)
+					}
+					nodes, qa, qb := joinQueue(t, provider)
+					a, b := nodes[0], nodes[1]
+					s := seed(t)
+					r := rand.New(rand.NewPCG(s, 0))
+					for i := range 4 * rounds {
+						order, eager := arrival(i%4), i%4 == 3
+						n := eagerQueued + 1 + r.IntN(long)
+						if eager {
+							n = r.IntN(eagerQueued + 1)
+						}
+						src := draw(r, n, func(n int) []byte { return allocate(t, a, n, r.IntN(2) == 0) })
+						dst := draw(r, n, func(n int) []byte { return allocate(t, b, n, r.IntN(2) == 0) })
+						name := fmt.Sprintf("%d bytes, %s to %s, %d", n, src.name, dst.name, order)
+						for _, m := range slices.Concat(src.bases, dst.bases) {
+							random(r, m)
+						}
+						want := dst.images(src.packed())
+						out, err := a.DeclareSend(src.layout, 1)
+						require.NoError(t, err, name)
+						in, err := b.DeclareReceive(dst.layout, 0)
+						require.NoError(t, err, name)
+						before := a.Stats().Peers[0].Sent
+						expected := []uint64{1, 0, 0} // eager, packed, read
+						if eager {
+							require.NoError(t, out.Start())
+							require.NoError(t, in.Start())
+						} else {
+							startIn(t, order, qa, qb, out, in)
+							expected = make([]uint64, 3)
+							from, into := out.shape.Blocks(), in.shape.Blocks()
+							if out.staging != nil {
+								from, expected[1] = 1, 1
+							}
+							if in.staging != nil {
+								into = 1
+							}
+							if order == receiverSecond && (read == 0 || from <= into) {
+								expected[2] = 1
+							}
+						}
+						sent := make(chan error, 1)
+						go func() { sent <- out.WaitContext(within(t)) }()
+						require.NoError(t, in.WaitContext(within(t)), name)
+						require.NoError(t, <-sent, name)
+						for k := range want {
+							require.True(t, bytes.Equal(want[k], dst.bases[k]), name)
+						}
+						after := a.Stats().Peers[0].Sent
+						require.Equal(t, expected, []uint64{after.Eager - before.Eager, after.Packed - before.Packed, after.Read - before.Read}, name)
+						require.NoError(t, errors.Join(out.Close(), in.Close()))
+					}
+				})
+			}
+		}
+	})
 }
