@@ -201,14 +201,15 @@ func TestCollectives(t *testing.T) {
 }
 
 // runTrials carries out collectives, every other one declared, and some at the same
-// time.
+// time. Of three calls one has Alloc memory, and one such memory but for a piece here and there.
 func runTrials(ctx context.Context, g *Group, list []colltest.Reference) error {
 	alloc := func(i int) func(n int) []byte {
+		r := rand.New(rand.NewPCG(uint64(i), uint64(g.Rank())))
 		return func(n int) []byte {
 			if n == 0 {
 				return []byte{}
 			}
-			if i%3 == 0 {
+			if i%3 == 0 || i%3 == 1 && r.IntN(2*g.Size()) > 0 {
 				m, err := g.node.Alloc(n)
 				if err == nil {
 					return m.Bytes()
@@ -270,6 +271,83 @@ func runTrials(ctx context.Context, g *Group, list []colltest.Reference) error {
 		}
 	}
 	return finish()
+}
+
+// TestCollectivesMixedMemory: every collective gives what a serial computation does if some memory is of Alloc and
+// some of the heap: that of one rank, or of all others, what it gives, where it gets its result, or both.
+func TestCollectivesMixedMemory(t *testing.T) {
+	const size, count = 3, 3000
+	groups := worlds(t, size, WithProviders("shm"))
+	mixed := func(c *colltest.Reference, rank int, heap func(out bool) bool, declared bool) (err error) {
+		g := groups[rank]
+		out := false
+		var memories []*Memory
+		defer func() {
+			for _, m := range memories {
+				err = errors.Join(err, m.Close())
+			}
+		}()
+		o, dst, want := operation(c, rank, func(n int) []byte {
+			defer func() { out = true }()
+			if n == 0 || heap(out) {
+				return make([]byte, n)
+			}
+			m, e := g.node.Alloc(n)
+			if err = errors.Join(err, e); e != nil {
+				return make([]byte, n)
+			}
+			memories = append(memories, m)
+			return m.Bytes()
+		})
+		if declared {
+			d, e := g.Declare(o)
+			if e != nil {
+				return e
+			}
+			err = errors.Join(err, d.Start(), d.WaitContext(within(t)), d.Close())
+		} else {
+			err = errors.Join(err, g.Run(within(t), o))
+		}
+		if err == nil && string(dst) != string(want) {
+			err = errors.New("wrong result")
+		}
+		return err
+	}
+	for kind := coll.Broadcast; kind <= coll.Alltoall; kind++ {
+		for _, uneven := range []bool{false, true} {
+			c := colltest.Reference{Kind: kind, Seed: uint64(kind), Size: size, Root: 1, Count: count, Ordered: true}
+			switch {
+			case !uneven:
+			case kind == coll.Alltoall:
+				c.Between = func(from, to int) int { return count / (1 + (from+2*to)%size) }
+			case kind == coll.Gather, kind == coll.Allgather, kind == coll.Scatter, kind == coll.ReduceScatter:
+				c.Counts = []int{count, 5, count / 2}
+			default:
+				continue
+			}
+			for odd := range 2 { // the root is 1
+				for _, others := range []bool{false, true} {
+					for parts := 1; parts <= 3; parts++ {
+						heap := func(rank int, out bool) bool {
+							part := 1
+							if out {
+								part = 2
+							}
+							return (rank == odd) != others && parts&part != 0
+						}
+						each(t, size, func(rank int) error {
+							for _, declared := range []bool{false, true} {
+								if err := mixed(&c, rank, func(out bool) bool { return heap(rank, out) }, declared); err != nil {
+									return fmt.Errorf("%v, heap: parts %b of rank %d, or of the others: %v, declared %v: %w", &c, parts, odd, others, declared, err)
+								}
+							}
+							return nil
+						})
+					}
+				}
+			}
+		}
+	}
 }
 
 // Groups of some of the ranks, in another order, several at the same time.
