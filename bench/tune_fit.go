@@ -266,6 +266,7 @@ type way struct {
 	title    string
 	variable string // of the crossover; empty: there is none
 	names    [2]string
+	floor    int   // the crossover must not be less
 	includes bool  // the first is also used at the crossover itself
 	higher   bool  // more is better
 	sizes    []int // ascending
@@ -283,7 +284,7 @@ func (w *way) fit() {
 	}
 	byDefault := channel.DefaultCrossover(w.variable)
 	best, least := byDefault, w.loss(byDefault)-worthwhile
-	candidates := append([]int{0}, w.sizes...)
+	candidates := append([]int{w.floor}, w.sizes...)
 	if !w.includes { // all of them
 		candidates = append(candidates, 2*w.sizes[len(w.sizes)-1])
 	}
@@ -408,14 +409,15 @@ func (t *tuner) messages(ctx context.Context, report *Report) []way {
 
 // The sizes of messages, and of their blocks, that are tuned.
 const (
-	tunedEager  = "1k,2k,4k,8k,16k,32k,64k"
+	tunedEager  = "8k,16k,32k,64k"
 	tunedBlocks = "256,512,1k,2k,4k,8k,16k,32k"
 	tunedReads  = "1k,2k,4k,8k,16k,32k,64k,128k"
 	tunedLong   = "512k" // message of blocks
 	tunedCopies = "8k,64k,1M"
 	tunedLat    = "8,4k,64k"
 
-	above = "=1073741824" // all blocks
+	leastEager = 4096          // messages up to this are always copied
+	above      = "=1073741824" // all blocks
 )
 
 // ways returns the pairs of the requested parts.
@@ -443,8 +445,8 @@ func (t *tuner) ways(lacks map[string]string, report *Report) (list []way) {
 	for _, part := range t.o.parts {
 		switch part {
 		case tuneEager:
-			list = append(list, way{title: t.o.provider + " messages, half a round trip: copied at both ends, or straight after asking", variable: eager, names: [2]string{"copied", "straight"}, includes: true,
-				trials: [2]trial{pingpong(t.o.provider, tunedEager, eager+"=65536"), pingpong(t.o.provider, tunedEager, eager+"=0")}})
+			list = append(list, way{title: t.o.provider + " messages, half a round trip: copied at both ends, or straight after asking", variable: eager, names: [2]string{"copied", "straight"}, floor: leastEager, includes: true,
+				trials: [2]trial{pingpong(t.o.provider, tunedEager, eager+"=65536"), pingpong(t.o.provider, tunedEager, eager+"="+strconv.Itoa(leastEager))}})
 		case tunePack:
 			list = append(list, way{title: t.o.provider + " messages of " + tunedLong + " in blocks, half a round trip: packed into one piece, or gathered and scattered", variable: pack, names: [2]string{"packed", "blocks"},
 				trials: [2]trial{blocks(tunedBlocks, false, pack+above), blocks(tunedBlocks, false, pack+"=0")}})

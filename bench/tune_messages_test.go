@@ -17,6 +17,7 @@ import (
 func TestWayFit(t *testing.T) {
 	t.Parallel()
 	sizes := []int{1 << 10, 4 << 10, 16 << 10, 64 << 10}
+	const floor = 512
 	for name, c := range map[string]struct {
 		variable string
 		includes bool
@@ -27,13 +28,16 @@ func TestWayFit(t *testing.T) {
 		"as by default":     {channel.EnvEagerTCP, true, []float64{1, 1, 3, 3}, []float64{2, 2, 2, 2}, ""},
 		"no difference":     {channel.EnvEagerTCP, true, []float64{1, 1, 1, 1}, []float64{1, 1, 1, 1}, ""},
 		"longer":            {channel.EnvEagerTCP, true, []float64{1, 1, 1, 3}, []float64{2, 2, 2, 2}, channel.EnvEagerTCP + "=16384"},
-		"never":             {channel.EnvEagerRDMA, true, []float64{3, 3, 3, 3}, []float64{2, 2, 2, 2}, channel.EnvEagerRDMA + "=0"},
+		"never":             {channel.EnvEagerRDMA, true, []float64{3, 3, 3, 3}, []float64{2, 2, 2, 2}, channel.EnvEagerRDMA + "=512"},
 		"blocks always":     {channel.EnvPackTCP, false, []float64{3, 3, 3, 3}, []float64{2, 2, 2, 2}, channel.EnvPackTCP + "=0"},
 		"blocks never":      {channel.EnvPackTCP, false, []float64{1, 1, 1, 1}, []float64{2, 2, 2, 2}, channel.EnvPackTCP + "=131072"},
 		"blocks by default": {channel.EnvPackRDMA, false, []float64{3, 3, 3, 3}, []float64{2, 2, 2, 2}, ""},
 		"one that wanders":  {channel.EnvPackTCP, false, []float64{1, 1, 2.05, 3}, []float64{2, 2, 2, 2}, ""},
 	} {
 		w := way{variable: c.variable, includes: c.includes, sizes: sizes, figures: [2][]float64{c.first, c.second}}
+		if c.includes {
+			w.floor = floor
+		}
 		if name == "blocks by default" { // 1024: the first size is of the second way already
 			require.Zero(t, w.loss(channel.DefaultCrossover(c.variable)))
 		}

@@ -64,8 +64,9 @@ func (d *device) crossovers() *crossovers {
 // -1, or none, means the default. "bench tune" measures them.
 const (
 	// EnvEagerTCP and EnvEagerRDMA set the length of the longest eager message, which is
-	// copied at both ends and sent before its receiver is ready: 0 to 65536, by default
-	// 8192. Each peer has at most 128 buffers of that length.
+	// copied at both ends and sent before its receiver is ready: 4096 to 65536, by default
+	// 8192. Each peer has at most 128 buffers of that length. Up to 4096 bytes a send is complete
+	// without its receive on every provider, whatever is set.
 	EnvEagerTCP  = "SLUICE_TCP_EAGER"
 	EnvEagerRDMA = "SLUICE_RDMA_EAGER"
 	// EnvPackTCP and EnvPackRDMA set the average block length below which a longer message
@@ -79,6 +80,7 @@ const (
 )
 
 const (
+	leastEager    = eagerMax // as over shared memory: see the package documentation
 	mostEager     = 64 << 10
 	mostCrossover = 1 << 30
 )
@@ -88,19 +90,19 @@ type routes struct{ tcp, rdma crossovers }
 
 // crossing is one crossover and its variable.
 type crossing struct {
-	variable string
-	value    *int
-	most     int
+	variable    string
+	value       *int
+	least, most int
 }
 
 func (r *routes) list() []crossing {
 	return []crossing{
-		{EnvEagerTCP, &r.tcp.eager, mostEager},
-		{EnvPackTCP, &r.tcp.pack, mostCrossover},
-		{EnvReadTCP, &r.tcp.read, mostCrossover},
-		{EnvEagerRDMA, &r.rdma.eager, mostEager},
-		{EnvPackRDMA, &r.rdma.pack, mostCrossover},
-		{EnvReadRDMA, &r.rdma.read, mostCrossover},
+		{EnvEagerTCP, &r.tcp.eager, leastEager, mostEager},
+		{EnvPackTCP, &r.tcp.pack, 0, mostCrossover},
+		{EnvReadTCP, &r.tcp.read, 0, mostCrossover},
+		{EnvEagerRDMA, &r.rdma.eager, leastEager, mostEager},
+		{EnvPackRDMA, &r.rdma.pack, 0, mostCrossover},
+		{EnvReadRDMA, &r.rdma.read, 0, mostCrossover},
 	}
 }
 
@@ -125,8 +127,8 @@ func parseRoutes(getenv func(string) string) (routes, error) {
 		switch {
 		case err != nil:
 			return r, fmt.Errorf("%s=%q: not a number", c.variable, text)
-		case v != -1 && (v < 0 || v > c.most):
-			return r, fmt.Errorf("%s=%q: must be from 0 to %d, or -1 for the default", c.variable, text, c.most)
+		case v != -1 && (v < c.least || v > c.most):
+			return r, fmt.Errorf("%s=%q: must be from %d to %d, or -1 for the default", c.variable, text, c.least, c.most)
 		case v >= 0:
 			*c.value = v
 		}

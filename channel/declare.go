@@ -60,7 +60,7 @@ const MaxStream = 1<<16 - 1
 // WithPriority orders handles. In a multiple, receives come before sends; among each,
 // handles of higher priority are started and tested first. Over shared memory that is
 // all, because a message moves when its handle is tested. Over a queue pair, messages
-// above the eager size (8 KiB) overtake messages of lower priority to the same peer
+// of more than 8 KiB ([EnvEagerTCP]) overtake messages of lower priority to the same peer
 // that wait or are in flight, except for the up to 4 MiB already posted. The priority
 // that counts is set on the side that moves the message: the sender for a write, the
 // receiver for a read. Smaller messages go in the order of their starts. The default is

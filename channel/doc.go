@@ -34,8 +34,8 @@
 //
 // From Start until Test or Wait reports completion, the bytes of the layout belong to
 // the handle. A completed send means that its buffer may be reused, not that the
-// message has been received: a message of up to 4 KiB (8 KiB over a queue pair) is
-// copied, and its send completes at once, as long as there is room.
+// message has been received: a message of up to 4 KiB is copied, and its send completes
+// at once, as long as there is room.
 //
 // # How messages move
 //
@@ -69,9 +69,8 @@
 // handles of a multiple.
 //
 // A send of up to 4 KiB is eager on every provider: it is complete without its receive, as long as
-// no more than 14 others of its stream wait for theirs, and [EnvEagerTCP] or [EnvEagerRDMA] does not
-// say less. Rely on no more: provider and memory decide whether a longer one, or one that is further
-// ahead, waits for its receive.
+// no more than 14 others of its stream wait for theirs. Rely on no more: provider, settings and memory
+// decide whether a longer one, or one that is further ahead, waits for its receive.
 //
 // When the first handle towards a peer is declared, the node tries the providers in
 // order of preference until one reaches the peer. [WithProviders] sets the providers

@@ -61,8 +61,8 @@ func (l *spares) remove(h *Handle) bool {
 }
 
 // Send sends the bytes of b to a rank, which may be this one, and returns when b may be reused
-// (MPI_Send): for up to 4 KiB at once, as long as there is room, and otherwise when the receiver has
-// the message. It is the next send of its stream, like a start of a handle of [Node.DeclareSend], and
+// (MPI_Send): for up to 4 KiB at once, as long as there is room, and otherwise at the latest when the receiver
+// has the message. It is the next send of its stream, like a start of a handle of [Node.DeclareSend], and
 // matches a [Node.Recv] or a declared receive of the same length. A message that repeats costs less
 // declared. Any number of goroutines may call it; the order of concurrent sends on a stream is undefined.
 //

@@ -41,7 +41,7 @@ func TestTuningOfMessages(t *testing.T) {
 	require.Equal(t, crossovers{eager: 16 << 10, pack: 4 << 10, read: crossoversTCP.read}, o.tcp)
 	require.Equal(t, crossovers{eager: eagerQueued, pack: crossoversRDMA.pack, read: 6}, o.rdma)
 
-	for _, bad := range []string{EnvEagerTCP + "=65537", EnvEagerRDMA + "=-2", EnvPackTCP + "=x", "SLUICE_SHM_EAGER=1"} {
+	for _, bad := range []string{EnvEagerTCP + "=65537", EnvEagerTCP + "=4095", EnvEagerRDMA + "=0", EnvEagerRDMA + "=-2", EnvPackTCP + "=x", "SLUICE_SHM_EAGER=1"} {
 		_, err := newOptions([]Option{WithTuning(bad)})
 		require.ErrorIs(t, err, ErrInvalid, bad)
 		name, _, _ := strings.Cut(bad, "=")
@@ -52,7 +52,7 @@ func TestTuningOfMessages(t *testing.T) {
 // TestEagerLimit: messages on both sides of a limit other than by default arrive, each in
 // its way.
 func TestEagerLimit(t *testing.T) {
-	for _, limit := range []int{0, 100, mostEager} {
+	for _, limit := range []int{leastEager, 5000, mostEager} {
 		nodes := join(t, 2, WithProviders("tcp"), WithTuning(fmt.Sprintf("%s=%d", EnvEagerTCP, limit)))
 		for _, size := range []int{0, limit, limit + 1} {
 			s, out := send(t, nodes[0], 1, size)
