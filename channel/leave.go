@@ -1,6 +1,7 @@
 package channel
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -56,6 +57,7 @@ func (n *Node) close() error {
 	for h := range n.handles {
 		handles = append(handles, h)
 	}
+	slices.SortFunc(handles, func(a, b *Handle) int { return cmp.Compare(a.id, b.id) })
 	multiples := maps.Clone(n.multiples)
 	n.mu.Unlock()
 

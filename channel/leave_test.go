@@ -146,3 +146,14 @@ func TestGateTorn(t *testing.T) {
 	}
 	<-done
 }
+
+// TestFirstCancelled: Close names the first of the sends that it cancels: the one declared first.
+func TestFirstCancelled(t *testing.T) {
+	nodes := join(t, 2, WithProviders("shm"))
+	talk(t, nodes[0], nodes[1])
+	for stream := range 10 {
+		s, _ := send(t, nodes[0], 1, 20_000, OnStream(stream+100))
+		require.NoError(t, s.Start())
+	}
+	require.ErrorContains(t, nodes[0].Close(), "cancelled: 10; wait for sends before Close; the first: channel: close send to rank 1, stream 100, ")
+}
