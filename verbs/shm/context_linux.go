@@ -81,21 +81,22 @@ var deviceAttr = verbs.DeviceAttr{
 // Context is an open shm0: a listener for peers, a control segment and arenas
 // that they map, and the engine.
 type Context struct {
-	cfg      verbs.Config
-	log      *slog.Logger
-	refused  atomic.Pointer[error] // the last of a connection, if none has succeeded since
-	gid      verbs.GID
-	attr     verbs.DeviceAttr
-	events   *soft.Events
-	mrs      *soft.MRTable
-	arenas   arenas
-	ctrlSeg  *segment
-	ctrl     *control
-	fenced   bool // no membarrier: publishing needs a full fence
-	listener *net.UnixListener
-	wg       sync.WaitGroup
-	closing  chan struct{}
-	start    time.Time
+	cfg       verbs.Config
+	log       *slog.Logger
+	forbidden sync.Once             // says that processes cannot read each other
+	refused   atomic.Pointer[error] // the last of a connection, if none has succeeded since
+	gid       verbs.GID
+	attr      verbs.DeviceAttr
+	events    *soft.Events
+	mrs       *soft.MRTable
+	arenas    arenas
+	ctrlSeg   *segment
+	ctrl      *control
+	fenced    bool // no membarrier: publishing needs a full fence
+	listener  *net.UnixListener
+	wg        sync.WaitGroup
+	closing   chan struct{}
+	start     time.Time
 
 	qps      soft.QPTable[*QP]
 	allQPs   atomic.Pointer[[]*QP] // the QPs that the engine serves

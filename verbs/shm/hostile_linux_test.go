@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-hpc/sluice/internal/leak"
+	"github.com/sluice-hpc/sluice/internal/logbuf"
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 	"github.com/sluice-hpc/sluice/verbs"
 )
@@ -301,9 +303,14 @@ func TestRegionInUse(t *testing.T) {
 func TestForbiddenToRead(t *testing.T) {
 	leak.Check(t)
 	x, y := open(t), open(t)
+	var said logbuf.Buffer
+	for _, c := range []*Context{x, y} {
+		c.log = slog.New(slog.NewTextHandler(&said, nil))
+	}
 	a, b := newSide(t, x), newSide(t, y)
 	join(t, a, b)
 	for _, allowed := range []bool{true, false} {
+		require.Empty(t, said.String())
 		a.q.link.canRead.Store(allowed)
 		a.q.link.readable.Store(allowed)
 		b.q.link.canRead.Store(allowed)
@@ -342,6 +349,7 @@ func TestForbiddenToRead(t *testing.T) {
 		require.NoError(t, from.Close())
 		require.NoError(t, to.Close())
 	}
+	require.Equal(t, 2, strings.Count(said.String(), "process_vm_readv(2) is forbidden"), "each context says it once")
 	require.NoError(t, x.Close())
 	require.NoError(t, y.Close())
 }

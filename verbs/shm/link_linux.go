@@ -122,6 +122,13 @@ func (l *link) use(q *QP) {
 	}
 }
 
+// sayForbidden says once that processes of this host cannot read each other's memory.
+func (l *link) sayForbidden() {
+	l.ctx.forbidden.Do(func() {
+		l.ctx.log.Info("shm: process_vm_readv(2) is forbidden between this process and a peer (seccomp, kernel.yama.ptrace_scope or another PID namespace): memory that AllocMR has not made is copied twice", "peer", l.gid)
+	})
+}
+
 // announce sends a new arena to all peers.
 func (c *Context) announce(a *arena) {
 	c.mu.Lock()

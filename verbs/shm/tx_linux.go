@@ -300,6 +300,7 @@ func (q *QP) directRead(e *soft.SendEntry) direct {
 		fault = q.ctx.mrs.Scatter(q.PD, e.SGEs, e.Off, mem)
 	case reachRead:
 		if !q.link.canRead.Load() {
+			q.link.sayForbidden()
 			return directRing
 		}
 		var ok bool
@@ -557,7 +558,16 @@ func (q *QP) pullable(e *soft.SendEntry) bool {
 		if s.Length == 0 {
 			continue
 		}
-		if r := s.LKey >> genBits; q.ctx.ctrl.regions[r].arena == noArena && (e.Length < pullMin || !q.link.readable.Load()) {
+		if r := s.LKey >> genBits; q.ctx.ctrl.regions[r].arena != noArena {
+			continue
+		}
+		if e.Length < pullMin {
+			return false
+		}
+		if !q.link.readable.Load() {
+			if !q.link.canRead.Load() { // it is known earlier, and hardly ever differs
+				q.link.sayForbidden()
+			}
 			return false
 		}
 	}
