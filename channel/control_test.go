@@ -52,4 +52,12 @@ func TestStreamNumbers(t *testing.T) {
 	_, err := p.setRing(maxStreams, newRing(alignedMemory(ringSize)))
 	require.ErrorIs(t, err, ErrProtocol)
 	require.Len(t, p.receives, 3)
+	// One that is closed here while the ring that the peer had announced was being mapped: its pipe, which is
+	// announced next, is gone when the peer knows.
+	const closed = MaxStream + 2
+	p.closed = map[uint32]*streamMemory{closed: {}}
+	in, err := p.setRing(closed, newRing(alignedMemory(ringSize)))
+	require.NoError(t, err)
+	require.Nil(t, in)
+	require.Nil(t, p.ringed(closed))
 }

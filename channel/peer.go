@@ -300,7 +300,7 @@ func (p *peer) addStream(s streamInfo) error {
 		return err
 	}
 	in, err := p.setRing(s.number, r)
-	if err != nil {
+	if in == nil {
 		return err
 	}
 	in.drive()
@@ -308,13 +308,17 @@ func (p *peer) addStream(s streamInfo) error {
 	return nil
 }
 
-// setRing gives a stream from the peer its ring.
+// setRing gives a stream from the peer its ring. It returns nil if the stream has been closed here since the
+// peer announced that.
 func (p *peer) setRing(number uint32, r *ring) (*receiveStream, error) {
 	if number >= maxStreams {
 		return nil, fmt.Errorf("%w: stream %d, at most %d", ErrProtocol, number, maxStreams-1)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.closed[number] != nil {
+		return nil, nil
+	}
 	in := p.receiveLocked(number)
 	in.lock.Lock()
 	defer in.lock.Unlock()
