@@ -426,8 +426,9 @@ func (s *sendStream) awaited(h *Handle) bool {
 // copies says whether a goroutine copies the message, without the lock.
 func (s *sendStream) copies(h *Handle) bool { return h == s.busy || h.copying }
 
-// drop removes a send from the pending ones.
+// drop removes a send from the pending ones. It may have been packed for the queue that takes over the stream.
 func (s *sendStream) drop(h *Handle) {
+	h.transfer = transfer{}
 	s.pending = slices.DeleteFunc(s.pending, func(p *Handle) bool { return p == h })
 }
 
