@@ -122,6 +122,7 @@ func (h *Helper) serve(c *net.UnixConn) error {
 		return nil // a probe connects and sends nothing
 	}
 	g, leave, err := h.join(creds, q.Interface, fds[0])
+	c.SetDeadline(time.Now().Add(patience)) // opening a port takes its own time
 	unix.Close(fds[0])
 	if err != nil {
 		send(c, reply{Error: err.Error(), Forbidden: errors.Is(err, ErrForbidden)})

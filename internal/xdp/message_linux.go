@@ -40,7 +40,8 @@ const (
 	maxRights  = 4
 )
 
-// patience is how long the other side may take for its part, except to open a port.
+// patience is how long the other side may take for its part; to open a port, the helper may take
+// [freeing] besides.
 const patience = 10 * time.Second
 
 func send(c *net.UnixConn, v any, fds ...int) error {
@@ -131,7 +132,7 @@ func Ask(path, netdev string, udp int) (*Seat, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.SetDeadline(time.Now().Add(patience))
+	c.SetDeadline(time.Now().Add(freeing + patience))
 	var r reply
 	if err = send(c, request{netdev}, udp); err == nil {
 		var fds []int

@@ -40,8 +40,9 @@ func newSocket(rings map[int]int) (int, error) {
 }
 
 // freeing is how long a queue may stay taken after its user has left: the kernel frees it in a
-// separate work item when the last mapping of a ring is gone.
-const freeing = 3 * time.Second
+// separate work item when the last mapping of a ring is gone. That item has no bound of its own: on
+// a loaded machine it was seen to wait for its kernel thread for more than 3 s.
+const freeing = 10 * time.Second
 
 // bind binds the socket, and waits for a queue that is about to be freed.
 func bind(fd, index, queue int, flags uint16, shared int) error {
