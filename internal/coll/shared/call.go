@@ -51,6 +51,22 @@ func (c *Call) from(i int) Span {
 	return Span{i * c.Block, c.Block}
 }
 
+// given is the block for member i in Src, of a blockwise call.
+func (c *Call) given(i int) Span {
+	if c.Kind == coll.Alltoall {
+		return c.from(i)
+	}
+	return c.span(i)
+}
+
+// got is the block from member i in Dst, of Scatter and Alltoall.
+func (c *Call) got(i int) Span {
+	if c.Kind == coll.Scatter {
+		return Span{0, len(c.Dst)}
+	}
+	return c.span(i)
+}
+
 // in returns a block of b.
 func (s Span) in(b []byte) []byte { return b[s.Off : s.Off+s.Len : s.Off+s.Len] }
 
@@ -105,16 +121,10 @@ func (c *Call) exposed(me int, src, dst bool) (gives, gets bool) {
 
 // gives is the block that member me gives to member i in a blockwise call.
 func (c *Call) gives(me, i int) []byte {
-	switch c.Kind {
-	case coll.ReduceScatter:
-		return c.span(i).in(c.Src)
-	case coll.Scatter:
-		if me != c.Root {
-			return nil
-		}
-		return c.span(i).in(c.Src)
+	if c.Kind == coll.Scatter && me != c.Root {
+		return nil
 	}
-	return c.from(i).in(c.Src)
+	return c.given(i).in(c.Src)
 }
 
 // needs returns the range of members, excluding to, whose parts member me needs.

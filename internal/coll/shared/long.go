@@ -1,6 +1,7 @@
 package shared
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -55,7 +56,11 @@ func (o *Op) collectLong() (phase, error) {
 func (o *Op) chooseWay() way {
 	t, c := o.team, o.call
 	switch {
-	case o.size == 0 || c.Uneven && c.Kind != coll.Gather:
+	case o.size <= o.fits(DataSize): // of uneven blocks, which are in the slots
+	case c.Uneven && blockwise(c.Kind):
+		if o.gives && o.tells() {
+			return wayPull
+		}
 	case c.Kind == coll.Gather && o.gets && !c.Uneven: // members do not know where their blocks go
 		return wayPush
 	case c.Kind.Reduces() && c.Kind != coll.ReduceScatter:
@@ -93,8 +98,8 @@ func (o *Op) checkOffers() error {
 		return nil
 	}
 	for i := range t.size {
-		if own := t.line(i, o.number).up.offered().own; own != c.span(i).Len {
-			return &MismatchError{Member: i, Ours: c.Signature, Theirs: c.Signature, Len: c.span(i).Len, Other: own}
+		if err := o.alike(i, c.span(i).Len, uint64(t.line(i, o.number).up.offered().own)); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -169,6 +174,9 @@ func (o *Op) work() error {
 // pull copies what the others give to this member.
 func (o *Op) pull() error {
 	t, c := o.team, o.call
+	if c.Uneven && blockwise(c.Kind) {
+		return o.pullUneven()
+	}
 	switch c.Kind {
 	case coll.Broadcast:
 		if t.me == c.Root {
@@ -200,6 +208,69 @@ func (o *Op) pull() error {
 		return err
 	}
 	return o.pullAll()
+}
+
+// tells says whether a slot has room for where the blocks are that a member gives.
+func (o *Op) tells() bool { return o.team.size*spanSize <= DataSize }
+
+// spanSize is the size of a block's offset and length.
+const spanSize = 2 * lengthSize
+
+// tell writes to the slot where in Src the blocks are that this member gives.
+func (o *Op) tell(slot []byte) {
+	for i := range o.team.size {
+		s := o.call.given(i)
+		binary.NativeEndian.PutUint64(slot[i*spanSize:], uint64(s.Off))
+		binary.NativeEndian.PutUint64(slot[i*spanSize+lengthSize:], uint64(s.Len))
+	}
+}
+
+// told is the block that member i gives to this one, of want bytes: in its slot, if all that it gives
+// fits into that, else in its memory.
+func (o *Op) told(i, want int) ([]byte, error) {
+	t, c := o.team, o.call
+	if i == t.me {
+		b := c.gives(i, i)
+		return b, o.alike(i, want, uint64(len(b)))
+	}
+	slot, f, n := t.data(i, o.number)[:], t.line(i, o.number).up.offered(), o.fits(DataSize)
+	if f.own <= n {
+		slot = slot[t.me*o.stride(n):]
+		if err := o.alike(i, want, binary.NativeEndian.Uint64(slot)); err != nil {
+			return nil, err
+		}
+		if want > n {
+			return nil, fmt.Errorf("%w: member %d published %d bytes for %d", ErrProtocol, i, n, want)
+		}
+		return slot[lengthSize:][:want], nil
+	}
+	slot = slot[t.me*spanSize:]
+	off := binary.NativeEndian.Uint64(slot)
+	if err := o.alike(i, want, binary.NativeEndian.Uint64(slot[lengthSize:])); err != nil || want == 0 {
+		return nil, err
+	}
+	if f.src.len < want || off > uint64(f.src.len-want) {
+		return nil, fmt.Errorf("%w: member %d offers %d bytes, want %d of them from %d on", ErrProtocol, i, f.src.len, want, off)
+	}
+	b, err := t.carrier.View(i, f.src.key, f.src.addr, f.src.len)
+	if err != nil {
+		return nil, err
+	}
+	return b[off:][:want], nil
+}
+
+// pullUneven copies blocks of which this member knows those that it gets.
+func (o *Op) pullUneven() (err error) {
+	t, c := o.team, o.call
+	from, to := c.needs(t.me, t.size)
+	for i := from; i < to && err == nil; i++ { // all at first, as in push
+		t.parts[i], err = o.told(i, c.got(i).Len)
+	}
+	for k := 0; k < to-from && err == nil; k++ {
+		i := from + (t.me+k)%(to-from)
+		copyBlock(c.got(i).in(c.Dst), t.parts[i])
+	}
+	return err
 }
 
 // push copies what this member gives to where the others get it.

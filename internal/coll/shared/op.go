@@ -206,8 +206,12 @@ func (o *Op) begin() phase {
 	switch {
 	case o.long:
 		flags = flagLong | o.offer(l)
-		if n := o.fits(DataSize); o.size <= n { // it may turn out to be short
-			o.give(t.data(t.me, o.number)[:], 0, n)
+		slot := t.data(t.me, o.number)[:]
+		switch n := o.fits(DataSize); {
+		case o.size <= n: // it may turn out to be short
+			o.give(slot, 0, n)
+		case c.Uneven && o.gives && o.tells():
+			o.tell(slot)
 		}
 	case t.size > t.flat && (c.Kind == coll.Barrier || c.Kind == coll.Allreduce):
 		o.startTree()

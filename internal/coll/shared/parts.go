@@ -125,19 +125,11 @@ func (o *Op) take(parts [][]byte, off, step int) error {
 		t.outs[t.me] = c.gives(t.me, t.me)[min(off, len(c.Dst)):]
 		o.fold(s.in(c.Dst), t.outs, Span{0, s.Len})
 	case coll.Scatter:
-		if t.me == c.Root {
-			return o.takeOwn(Span{0, len(c.Dst)}, off, step)
-		}
-		return o.takeBlock(c.Root, Span{0, len(c.Dst)}, parts[c.Root], off, step)
+		return o.takeBlock(c.Root, parts[c.Root], off, step)
 	case coll.Alltoall:
-		if err := o.takeOwn(c.span(t.me), off, step); err != nil {
-			return err
-		}
-		for i := range t.size {
-			if i == t.me {
-				continue
-			}
-			if err := o.takeBlock(i, c.span(i), parts[i], off, step); err != nil {
+		for k := range t.size { // its own first
+			i := (t.me + k) % t.size
+			if err := o.takeBlock(i, parts[i], off, step); err != nil {
 				return err
 			}
 		}
@@ -145,27 +137,34 @@ func (o *Op) take(parts [][]byte, off, step int) error {
 	return nil
 }
 
-// takeOwn takes the bytes of the block s that the member gives to itself.
-func (o *Op) takeOwn(s Span, off, step int) error {
+// takeBlock takes the bytes of the block from member i that are in a piece, or its own.
+func (o *Op) takeBlock(i int, part []byte, off, step int) error {
 	t, c := o.team, o.call
-	b := c.gives(t.me, t.me)
-	if len(b) != s.Len {
-		return &MismatchError{Member: t.me, Ours: c.Signature, Theirs: c.Signature, Len: s.Len, Other: len(b)}
+	s := c.got(i)
+	if i == t.me {
+		b := c.gives(i, i)
+		if err := o.alike(i, s.Len, uint64(len(b))); err != nil {
+			return err
+		}
+		copyBlock(s.piece(off, step).in(c.Dst), b[min(off, len(b)):])
+		return nil
 	}
-	copyBlock(s.piece(off, step).in(c.Dst), b[min(off, len(b)):])
-	return nil
-}
-
-// takeBlock takes the bytes of the block s from member i that are in a piece.
-func (o *Op) takeBlock(i int, s Span, part []byte, off, step int) error {
-	part = part[o.team.me*o.stride(step):]
-	if o.call.Uneven {
-		if n := binary.NativeEndian.Uint64(part); n != uint64(s.Len) {
-			return &MismatchError{Member: i, Ours: o.call.Signature, Theirs: o.call.Signature, Len: s.Len, Other: int(n)}
+	part = part[t.me*o.stride(step):]
+	if c.Uneven {
+		if err := o.alike(i, s.Len, binary.NativeEndian.Uint64(part)); err != nil {
+			return err
 		}
 		part = part[lengthSize:]
 	}
 	s = s.piece(off, step)
-	layout.Copy(s.in(o.call.Dst), part)
+	layout.Copy(s.in(c.Dst), part)
 	return nil
+}
+
+// alike returns an error unless member i has as many bytes for the data between it and this one.
+func (o *Op) alike(i, ours int, theirs uint64) error {
+	if theirs == uint64(ours) {
+		return nil
+	}
+	return &MismatchError{Member: i, Ours: o.call.Signature, Theirs: o.call.Signature, Len: ours, Other: int(theirs)}
 }

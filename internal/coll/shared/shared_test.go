@@ -2,6 +2,7 @@ package shared
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -127,6 +128,15 @@ func serial(r *rand.Rand, kind coll.Kind, size, n, root int, uneven, inPlace boo
 		j.calls = append(j.calls, c)
 	}
 	return j
+}
+
+// private is a job with blocks that differ, of which each member knows its own.
+func private(r *rand.Rand, kind coll.Kind, size, n, root int) job {
+	for {
+		if j := serial(r, kind, size, n, root, true, false); j.calls[0].Uneven {
+			return j
+		}
+	}
 }
 
 // spread are the spans of blocks of so many elements, one behind the other.
@@ -255,7 +265,9 @@ func TestWays(t *testing.T) {
 		atRoot
 		atOthers
 	)
-	for _, kind := range allKinds[1:] {
+	uneven := []coll.Kind{coll.Gather, coll.Scatter, coll.Alltoall}
+	for at, kind := range append(uneven, allKinds[1:]...) {
+		uneven := at < len(uneven)
 		want := [...]way{wayPull, wayPush, wayPull, wayStaged, wayStaged}
 		switch kind {
 		case coll.Broadcast:
@@ -272,6 +284,15 @@ func TestWays(t *testing.T) {
 		for accessible, way := range want {
 			h := newHeap(size, Flat, true)
 			j := serial(r, kind, size, n, root, false, false)
+			if uneven { // those that give do not know where it goes
+				j = private(r, kind, size, n, root)
+				if way == wayPush {
+					way = wayStaged
+				}
+				if kind == coll.Gather && accessible == both {
+					way = wayPull
+				}
+			}
 			h.hide(&j, func(i int, dst bool) bool {
 				switch accessible {
 				case gives: // the root of a broadcast gives its dst
@@ -292,7 +313,7 @@ func TestWays(t *testing.T) {
 				h.teams[i].Enqueue(ops[i], &j.calls[i])
 				ops[i].Release()
 			}
-			name := fmt.Sprintf("%v, %d", kind, accessible)
+			name := fmt.Sprintf("%v, uneven %v, %d", kind, uneven, accessible)
 			require.NoError(t, h.drive(r, ops), name)
 			j.check(t, name)
 			for i := range all {
@@ -307,10 +328,14 @@ func TestLater(t *testing.T) {
 	r := rand.New(rand.NewPCG(25, 26))
 	const size, missing = 4, 2
 	moves := map[way]int{}
-	for _, kind := range allKinds[1:] {
+	uneven := []coll.Kind{coll.Gather, coll.Scatter, coll.Alltoall}
+	for at, kind := range append(uneven, allKinds[1:]...) {
 		for _, dst := range []bool{false, true} {
 			h := newHeap(size, Flat, true)
 			j := serial(r, kind, size, 3*DataSize/elem, 0, false, false)
+			if at < len(uneven) {
+				j = private(r, kind, size, 3*DataSize/elem, 0)
+			}
 			h.hide(&j, func(_ int, of bool) bool { return of == dst && !kind.Reduces() })
 			all, ops := make([]Op, size), make([]*Op, size)
 			for i := range ops {
@@ -583,10 +608,7 @@ func TestUnevenMismatch(t *testing.T) {
 		for _, n := range []int{1, 100, DataSize} {
 			for _, reachable := range []bool{true, false} {
 				h := newHeap(3, Flat, reachable)
-				j := serial(r, kind, 3, n, 0, true, false)
-				for !j.calls[0].Uneven { // or the blocks are known to all
-					j = serial(r, kind, 3, n, 0, true, false)
-				}
+				j := private(r, kind, 3, n, 0)
 				switch c := &j.calls[1]; kind {
 				case coll.Gather:
 					c.Src = append(c.Src, make([]byte, elem)...)
@@ -607,6 +629,57 @@ func TestUnevenMismatch(t *testing.T) {
 				require.Equal(t, elem, max(bad.Len-bad.Other, bad.Other-bad.Len))
 			}
 		}
+	}
+}
+
+// What a member says of its blocks is checked before it is used.
+func TestUnevenHostile(t *testing.T) {
+	r := rand.New(rand.NewPCG(27, 28))
+	const size, liar, reader = 3, 1, 2
+	const most = DataSize/size - lengthSize // of a block in a slot
+	for _, lie := range []struct {
+		name  string
+		bytes int    // of the block
+		at    int    // in the slot
+		value uint64 // there
+		wants error  // nil: a mismatch
+	}{
+		{"offset past the end", 2 * DataSize, reader * spanSize, 4*DataSize + 1, ErrProtocol},
+		{"offset that overflows", 2 * DataSize, reader * spanSize, ^uint64(DataSize), ErrProtocol},
+		{"other length", 2 * DataSize, reader*spanSize + lengthSize, DataSize, nil},
+		{"length that overflows", 2 * DataSize, reader*spanSize + lengthSize, ^uint64(0), nil},
+		{"other length in the slot", elem, reader * (most/elem*elem + lengthSize), most, nil},
+	} {
+		h := newHeap(size, Flat, true)
+		j := private(r, coll.Alltoall, size, 2*DataSize/elem, 0)
+		for i := range j.calls {
+			c, gives := &j.calls[i], DataSize/elem
+			if i == liar {
+				gives = lie.bytes / elem
+			}
+			c.From, c.Blocks = spread([]int{gives, gives, gives}), spread([]int{DataSize / elem, lie.bytes / elem, DataSize / elem})
+			c.Src, c.Dst = make([]byte, 3*gives*elem), make([]byte, 2*DataSize+lie.bytes)
+		}
+		ops := make([]Op, size)
+		for i, team := range h.teams {
+			if i == reader {
+				slot := h.teams[liar].data(liar, ops[liar].number)[:]
+				binary.NativeEndian.PutUint64(slot[lie.at:], lie.value)
+			}
+			team.Enqueue(&ops[i], &j.calls[i])
+			ops[i].Release()
+			if i != reader {
+				require.NoError(t, team.Advance(), lie.name)
+			}
+		}
+		err := h.teams[reader].Advance()
+		if lie.wants != nil {
+			require.ErrorIs(t, err, lie.wants, lie.name)
+			continue
+		}
+		var bad *MismatchError
+		require.ErrorAs(t, err, &bad, lie.name)
+		require.Equal(t, []int{liar, lie.bytes, int(lie.value)}, []int{bad.Member, bad.Len, bad.Other}, lie.name)
 	}
 }
 
