@@ -1,6 +1,8 @@
 package channel
 
 import (
+	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -174,5 +176,51 @@ func TestRegisteredOnce(t *testing.T) {
 			require.NoError(t, h.Close())
 		}
 		require.Empty(t, (*nodes[0].engines.Load())[0].registered.list)
+	})
+}
+
+// TestRegistrations: what is registered is found by any range of it, however registrations overlap, and ends
+// with its last user.
+func TestRegistrations(t *testing.T) {
+	queued(t, func(t *testing.T, provider string) {
+		nodes := join(t, 2, WithProviders(provider))
+		sends, err := nodes[0].DeclareSend(Contiguous(make([]byte, 100_000)), 1) // so that there is a device
+		require.NoError(t, err)
+		receives, err := nodes[1].DeclareReceive(Contiguous(make([]byte, 100_000)), 0)
+		require.NoError(t, err)
+		pass(t, sends, receives, receives)
+		require.NoError(t, sends.Close())
+		d := (*nodes[0].engines.Load())[0]
+		require.Empty(t, d.registered.list)
+		r := rand.New(rand.NewPCG(31, 32))
+		memory := make([]byte, 1<<16)
+		var users []*registration
+		holds := func(g *registration, from, to int) bool {
+			at := int(g.mr.Addr() - uint64(addressOf(memory)))
+			return at <= from && to <= at+g.mr.Len()
+		}
+		for range 2000 {
+			if len(users) > 0 && r.IntN(9) < 4 {
+				i := r.IntN(len(users))
+				g := users[i]
+				users = slices.Delete(users, i, i+1)
+				require.NoError(t, d.deregister(g))
+				require.Equal(t, slices.Contains(users, g), slices.Contains(d.registered.list, g))
+				continue
+			}
+			from := r.IntN(len(memory))
+			to := from + 1 + r.IntN(min(len(memory)-from, 1<<r.IntN(17)))
+			found := slices.ContainsFunc(users, func(g *registration) bool { return holds(g, from, to) })
+			before := len(d.registered.list)
+			g, err := d.register(memory[from:to])
+			require.NoError(t, err)
+			require.True(t, holds(g, from, to))
+			require.Equal(t, found, len(d.registered.list) == before)
+			users = append(users, g)
+		}
+		for _, g := range users {
+			require.NoError(t, d.deregister(g))
+		}
+		require.Empty(t, d.registered.list)
 	})
 }

@@ -2,6 +2,7 @@ package channel
 
 import (
 	"slices"
+	"sort"
 	"sync"
 	"unsafe"
 
@@ -17,37 +18,63 @@ type registration struct {
 
 // registry holds the registrations of a device.
 type registry struct {
-	mu   sync.Mutex
-	list []*registration
+	mu      sync.Mutex
+	list    []*registration // in order of their addresses; they may overlap
+	longest uint64          // none ever was longer, in bytes
+}
+
+// after is the place of the first registration that begins behind an address. The caller holds the lock.
+func (g *registry) after(addr uint64) int {
+	return sort.Search(len(g.list), func(i int) bool { return g.list[i].mr.Addr() > addr })
+}
+
+// find returns a registration that the n bytes from an address on lie in; nil for none. The caller holds the
+// lock.
+func (g *registry) find(from, n uint64) *registration {
+	for i := g.after(from) - 1; i >= 0; i-- {
+		r := g.list[i]
+		skip := from - r.mr.Addr()
+		if skip > g.longest {
+			break
+		}
+		if size := uint64(r.mr.Len()); skip <= size && n <= size-skip {
+			return r
+		}
+	}
+	return nil
 }
 
 // register registers b, unless it lies in memory that is already registered.
 func (d *device) register(b []byte) (*registration, error) {
-	from := uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b))))
-	d.registered.mu.Lock()
-	defer d.registered.mu.Unlock()
-	for _, r := range d.registered.list {
-		if skip := from - r.mr.Addr(); from >= r.mr.Addr() && skip <= uint64(r.mr.Len()) && uint64(len(b)) <= uint64(r.mr.Len())-skip {
-			r.users++
-			return r, nil
-		}
+	g, from := &d.registered, uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b))))
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if r := g.find(from, uint64(len(b))); r != nil {
+		r.users++
+		return r, nil
 	}
 	mr, err := d.sparing(len(b), func() (*verbs.MR, error) { return d.pd.RegMR(b, verbs.AccessAll) })
 	if err != nil {
 		return nil, err
 	}
 	r := &registration{mr, 1}
-	d.registered.list = append(d.registered.list, r)
+	g.list = slices.Insert(g.list, g.after(from), r)
+	g.longest = max(g.longest, uint64(len(b)))
 	return r, nil
 }
 
 // deregister undoes one register.
 func (d *device) deregister(r *registration) error {
-	d.registered.mu.Lock()
-	defer d.registered.mu.Unlock()
+	g := &d.registered
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	if r.users--; r.users > 0 {
 		return nil
 	}
-	d.registered.list = slices.DeleteFunc(d.registered.list, func(o *registration) bool { return o == r })
+	i := g.after(r.mr.Addr()) - 1
+	for g.list[i] != r {
+		i--
+	}
+	g.list = slices.Delete(g.list, i, i+1)
 	return r.mr.Close()
 }
