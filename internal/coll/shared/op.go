@@ -210,7 +210,7 @@ func (o *Op) begin() phase {
 		switch n := o.fits(DataSize); {
 		case o.size <= n: // it may turn out to be short
 			o.give(slot, 0, n)
-		case c.Uneven && o.gives && o.tells():
+		case c.Uneven && blockwise(c.Kind) && o.gives && o.tells():
 			o.tell(slot)
 		}
 	case t.size > t.flat && (c.Kind == coll.Barrier || c.Kind == coll.Allreduce):

@@ -116,8 +116,8 @@ func serial(r *rand.Rand, kind coll.Kind, size, n, root int, uneven, inPlace boo
 			c.Blocks = spans
 		case coll.Gather, coll.Scatter:
 			c.Uneven = uneven && !known
-			if known || me == root {
-				c.Blocks = spans
+			if c.Blocks = spans; c.Uneven && me != root {
+				c.Blocks = spans[:min(me, 1)] // it does not matter
 			}
 		case coll.Alltoall:
 			if c.Uneven = uneven; uneven {
