@@ -604,19 +604,24 @@ func TestMismatch(t *testing.T) {
 // Blocks whose lengths do not match are found where they are wanted.
 func TestUnevenMismatch(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
-	for _, kind := range []coll.Kind{coll.Gather, coll.Scatter, coll.Alltoall} {
+	for _, c := range []struct {
+		kind   coll.Kind
+		member int // whose block member 1 is wrong about
+	}{{coll.Gather, 1}, {coll.Scatter, 0}, {coll.Alltoall, 0}, {coll.Alltoall, 1}} {
 		for _, n := range []int{1, 100, DataSize} {
 			for _, reachable := range []bool{true, false} {
+				name := fmt.Sprintf("%v of %d elements from member %d, reachable %v", c.kind, n, c.member, reachable)
 				h := newHeap(3, Flat, reachable)
-				j := private(r, kind, 3, n, 0)
-				switch c := &j.calls[1]; kind {
+				j := private(r, c.kind, 3, n, 0)
+				odd, more := &j.calls[1], make([]byte, elem)
+				switch c.kind {
 				case coll.Gather:
-					c.Src = append(c.Src, make([]byte, elem)...)
+					odd.Src = append(odd.Src, more...)
 				case coll.Scatter:
-					c.Dst = append(c.Dst, make([]byte, elem)...)
+					odd.Dst = append(odd.Dst, more...)
 				case coll.Alltoall:
-					c.Blocks[0].Len += elem
-					c.Dst = append(c.Dst, make([]byte, elem)...)
+					odd.Blocks[c.member].Len += elem
+					odd.Dst = append(odd.Dst, more...)
 				}
 				ops := make([]*Op, 3)
 				for i, team := range h.teams {
@@ -625,10 +630,74 @@ func TestUnevenMismatch(t *testing.T) {
 					ops[i].Release()
 				}
 				var bad *MismatchError
-				require.ErrorAs(t, h.drive(r, ops), &bad, "%v", kind)
-				require.Equal(t, elem, max(bad.Len-bad.Other, bad.Other-bad.Len))
+				require.ErrorAs(t, h.drive(r, ops), &bad, name)
+				require.Equal(t, c.member, bad.Member, name)
+				if c.kind == coll.Gather { // the root finds it
+					bad.Len, bad.Other = bad.Other, bad.Len
+				}
+				require.Equal(t, elem, bad.Len-bad.Other, name)
 			}
 		}
+	}
+}
+
+// Members whose blocks fit into a slot give them there, and the others in their memory.
+func TestUnevenMixed(t *testing.T) {
+	r := rand.New(rand.NewPCG(29, 30))
+	const size = 3
+	const most = (DataSize/size - lengthSize) / elem // elements of a block in a slot
+	for _, n := range [][size]int{{most, most, most}, {most, most + 1, most}, {most + 1, most, 3 * most}, {most, 0, 2 * most}, {0, 0, most + 1}} {
+		f := &colltest.Reference{Kind: coll.Alltoall, Size: size, Seed: r.Uint64(), Between: func(from, to int) int {
+			if from != to {
+				return n[from]
+			}
+			return from
+		}}
+		h := newHeap(size, Flat, true)
+		j := job{want: f.Wanted()}
+		for me := range size {
+			c := Call{Kind: f.Kind, Elem: elem, Uneven: true}
+			c.Src, c.Dst = f.Memory(me, func(n int) []byte { return make([]byte, n) })
+			give, get := f.Pairs(me)
+			c.From, c.Blocks = spread(give), spread(get)
+			j.calls = append(j.calls, c)
+		}
+		all, ops := make([]Op, size), make([]*Op, size)
+		for i := range ops {
+			ops[i] = &all[i]
+			h.teams[i].Enqueue(ops[i], &j.calls[i])
+			ops[i].Release()
+		}
+		require.NoError(t, h.drive(r, ops), "%v", n)
+		j.check(t, fmt.Sprint(n))
+		want := wayPull
+		if n[0] == most && n[1] == most {
+			want = wayStaged
+		}
+		require.Equal(t, want, all[0].way, "%v", n)
+	}
+}
+
+// A slot has room for where the blocks are for so many members; more pass them through the buffers.
+func TestUnevenMany(t *testing.T) {
+	for size, want := range map[int]way{DataSize / spanSize: wayPull, DataSize/spanSize + 1: wayStaged, DataSize / (lengthSize + 1): wayStaged} {
+		require.True(t, Can(coll.Alltoall, 1, true, size))
+		segments := make([]*Segment, size)
+		segments[0] = NewSegment(aligned(SegmentSize(size)), size)
+		for i := range segments {
+			segments[i] = segments[0] // all members do what this one does
+		}
+		h := newHeap(1, Flat, true)
+		team := NewTeam(h, size-1, segments)
+		c := Call{Kind: coll.Alltoall, Elem: 1, Uneven: true, Src: make([]byte, 100*(size-1)), From: make([]Span, size), Blocks: make([]Span, size)}
+		for i := range size - 1 {
+			c.From[i] = Span{100 * i, 100}
+		}
+		var o Op
+		team.Enqueue(&o, &c)
+		o.Release()
+		require.NoError(t, team.Advance())
+		require.Equal(t, want, o.way, "%d members", size)
 	}
 }
 
@@ -637,18 +706,22 @@ func TestUnevenHostile(t *testing.T) {
 	r := rand.New(rand.NewPCG(27, 28))
 	const size, liar, reader = 3, 1, 2
 	const most = DataSize/size - lengthSize // of a block in a slot
+	const stride = most/elem*elem + lengthSize
 	for _, lie := range []struct {
 		name  string
-		bytes int    // of the block
-		at    int    // in the slot
-		value uint64 // there
-		wants error  // nil: a mismatch
+		bytes int            // of the block
+		at    int            // in the slot
+		value uint64         // there
+		wants error          // nil: a mismatch
+		offer map[int]uint64 // what it offers besides, in its line
 	}{
-		{"offset past the end", 2 * DataSize, reader * spanSize, 4*DataSize + 1, ErrProtocol},
-		{"offset that overflows", 2 * DataSize, reader * spanSize, ^uint64(DataSize), ErrProtocol},
-		{"other length", 2 * DataSize, reader*spanSize + lengthSize, DataSize, nil},
-		{"length that overflows", 2 * DataSize, reader*spanSize + lengthSize, ^uint64(0), nil},
-		{"other length in the slot", elem, reader * (most/elem*elem + lengthSize), most, nil},
+		{"offset past the end", 2 * DataSize, reader * spanSize, 4*DataSize + 1, ErrProtocol, nil},
+		{"offset that overflows", 2 * DataSize, reader * spanSize, ^uint64(DataSize), ErrProtocol, nil},
+		{"other length", 2 * DataSize, reader*spanSize + lengthSize, DataSize, nil, nil},
+		{"length that overflows", 2 * DataSize, reader*spanSize + lengthSize, ^uint64(0), nil, nil},
+		{"other length in the slot", elem, reader * stride, most, nil, nil},
+		{"longer than the slot", 2 * DataSize, reader * stride, 2 * DataSize, ErrProtocol, map[int]uint64{0: elem}},
+		{"longer than the memory", 2 * DataSize, reader * spanSize, 0, ErrProtocol, map[int]uint64{20: DataSize}},
 	} {
 		h := newHeap(size, Flat, true)
 		j := private(r, coll.Alltoall, size, 2*DataSize/elem, 0)
@@ -665,6 +738,9 @@ func TestUnevenHostile(t *testing.T) {
 			if i == reader {
 				slot := h.teams[liar].data(liar, ops[liar].number)[:]
 				binary.NativeEndian.PutUint64(slot[lie.at:], lie.value)
+				for at, v := range lie.offer {
+					binary.NativeEndian.PutUint64(h.teams[liar].line(liar, ops[liar].number).up.payload[at:], v)
+				}
 			}
 			team.Enqueue(&ops[i], &j.calls[i])
 			ops[i].Release()
