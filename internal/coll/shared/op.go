@@ -304,7 +304,8 @@ func (o *Op) offer(l *line) (flags uint8) {
 		binary.NativeEndian.PutUint64(p[12+20*i:], addr[i])
 		binary.NativeEndian.PutUint64(p[20+20*i:], uint64(len(b)))
 	}
-	if o.gives, o.gets = c.exposed(o.team.me, ok[0], ok[1]); o.gives {
+	inSlot := c.Uneven && blockwise(c.Kind) && o.size <= o.fits(DataSize) // what it gives, if anything
+	if o.gives, o.gets = c.exposed(o.team.me, ok[0] || inSlot, ok[1]); o.gives {
 		flags |= flagGives
 	}
 	if o.gets {

@@ -662,6 +662,7 @@ func TestUnevenMixed(t *testing.T) {
 			c.From, c.Blocks = spread(give), spread(get)
 			j.calls = append(j.calls, c)
 		}
+		h.hide(&j, func(i int, dst bool) bool { return dst || n[i] <= most })
 		all, ops := make([]Op, size), make([]*Op, size)
 		for i := range ops {
 			ops[i] = &all[i]
@@ -675,6 +676,7 @@ func TestUnevenMixed(t *testing.T) {
 			want = wayStaged
 		}
 		require.Equal(t, want, all[0].way, "%v", n)
+		require.Zero(t, all[0].piece, "%v", n)
 	}
 }
 
