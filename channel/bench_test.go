@@ -340,6 +340,14 @@ func BenchmarkOperation(b *testing.B) {
 			}
 		}
 	})
+	b.Run("in turn", func(b *testing.B) {
+		y := make([]float64, 2)
+		for b.Loop() {
+			if err := errors.Join(g.Run(ctx, Allreduce(Sum, x, x)), g.Run(ctx, Allreduce(Sum, y, y))); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
 	b.Run("declared", func(b *testing.B) {
 		c, err := g.Declare(Allreduce(Sum, x, x))
 		if err != nil {

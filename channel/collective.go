@@ -188,7 +188,8 @@ func (c *Collective) WaitContext(ctx context.Context) error {
 // those of [Group.Declare] and [Collective.Test]. If ctx ends first, the operation
 // fails at all members, here with [ErrTimeout] or the error of ctx.
 //
-// In a group on one host Run allocates and declares nothing. Between hosts, the group
+// In a group on one host Run allocates and declares nothing; it remembers the last call, and the last eight
+// over up to 64 KiB, whose memory is not collected before it has forgotten them. Between hosts, the group
 // keeps up to 64 recent operations declared over buffers of its own (at most 32 MiB),
 // so Run costs one copy more than a declared operation.
 func (g *Group) Run(ctx context.Context, o Operation) error {
@@ -202,9 +203,9 @@ func (g *Group) Run(ctx context.Context, o Operation) error {
 }
 
 func (g *Group) runCall(ctx context.Context, o *collop.Spec) error {
-	c := &g.call
+	c, planned := g.recall(o)
 	switch {
-	case c.stages != nil && c.op.Same(o): // as the last time
+	case planned:
 	case g.alone(o):
 		c.op, c.stages = *o, nil
 		if err := c.planHost(); err != nil {
@@ -214,6 +215,38 @@ func (g *Group) runCall(ctx context.Context, o *collop.Spec) error {
 		return g.runKept(ctx, o)
 	}
 	return c.carryOut(ctx)
+}
+
+// recalled are the last calls of Run of a group on one host, so that those that a program makes in turn are
+// planned once.
+type recalled struct {
+	calls [1 + 8]Collective // the first: what is not worth keeping, or keeps too much memory
+	last  int               // the one that was called last
+	next  int               // the one to be replaced next, but for the first
+}
+
+// recalledMost bounds the memory of a program that a recalled call keeps from the garbage collector, in bytes.
+const recalledMost = 64 << 10
+
+// recall returns the last call that was the same, or where to plan this one.
+func (g *Group) recall(o *collop.Spec) (c *Collective, planned bool) {
+	r := &g.recalled
+	if c = &r.calls[r.last]; c.stages != nil && c.op.Same(o) {
+		return c, true
+	}
+	if r.last = 0; len(o.Dst)+len(o.Src) > recalledMost || !o.Comparable() {
+		c = &r.calls[0]
+		return c, c.stages != nil && c.op.Same(o)
+	}
+	for i := 1; i < len(r.calls); i++ {
+		if c = &r.calls[i]; c.stages != nil && c.op.Same(o) {
+			r.last = i
+			return c, true
+		}
+	}
+	r.next = r.next%(len(r.calls)-1) + 1
+	r.last = r.next
+	return &r.calls[r.last], false
 }
 
 // carryOut starts a collective and waits for it.

@@ -48,7 +48,7 @@ type Group struct {
 	splits   uint64 // groups made from this one
 	started  uint64 // collectives
 	active   []*Collective
-	call     Collective           // of Run, if all members are on one host
+	recalled recalled             // of Run, if all members are on one host
 	kept     map[string]*keptCall // of Run otherwise
 	keptSize int                  // bytes of memory that these take
 	age      uint64               // of kept calls

@@ -76,7 +76,9 @@ func (n *Node) newGroupOn(ctx context.Context, call *pendingCall, id uint64, str
 	ctx, done := n.whileOpen(ctx)
 	defer done()
 	g := &Group{node: n, id: id, ranks: ranks, me: slices.Index(ranks, n.rank), stream: stream, kept: map[string]*keptCall{}, members: map[*Collective]struct{}{}, ended: make(chan struct{})}
-	g.call.group = g
+	for i := range g.recalled.calls {
+		g.recalled.calls[i].group = g
+	}
 	mine := groupRecord{host: n.hostOf(n.rank), shares: n.memory != nil}
 	size := shared.SegmentSize(len(ranks))
 	var segment []byte

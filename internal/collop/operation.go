@@ -36,6 +36,11 @@ type Spec struct {
 	Err      error // it cannot be meant
 }
 
+// Comparable says whether [Spec.Same] can find the operation to be the same as another.
+func (o *Spec) Comparable() bool {
+	return o.Rule != nil && o.Err == nil && o.Counts == nil && !o.Uneven && o.Rule.Op != UserOp
+}
+
 // Same says whether two operations are the same, over the same memory. Where that
 // takes long to find out it says no.
 func (o *Spec) Same(p *Spec) bool {
