@@ -123,10 +123,7 @@ func TestTuneMessages(t *testing.T) {
 // RDMA_WRITE.
 func TestTuneRDMA(t *testing.T) {
 	need.RDMA(t)
-	what := "read" // what no other provider has; a guest that emulates its CPUs takes its time
-	if need.WantLong() {
-		what = "eager,pack,read"
-	}
+	what := need.InLong("read", "eager,pack,read") // what no other provider has; a guest that emulates its CPUs takes its time
 	path := measures(t, providerIBV, what)
 	b, err := os.ReadFile(path)
 	require.NoError(t, err)

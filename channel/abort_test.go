@@ -15,15 +15,12 @@ import (
 func TestAbort(t *testing.T) {
 	apart(t, func(t *testing.T, provider string) {
 		nodes := join(t, 3, WithProviders(provider))
-		first, _ := send(t, nodes[1], 0, 8)
-		r, _ := receive(t, nodes[0], 1, 8)
+		first, r := sendReceive(t, nodes[1], nodes[0], 8)
 		require.NoError(t, errors.Join(first.Start(), r.Start(), r.WaitContext(within(t)), first.WaitContext(within(t))))
 		self, _ := receive(t, nodes[1], 1, 8)
 		large, _ := send(t, nodes[1], 0, 100_000, OnStream(1))
 		pending := []*Handle{r, self, large}
-		for _, h := range pending {
-			require.NoError(t, h.Start())
-		}
+		startAll(t, pending...)
 		nodes[1].Abort(9, "enough")
 		check := func(err error) {
 			t.Helper()

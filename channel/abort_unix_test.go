@@ -58,10 +58,7 @@ func abortJob(ctx context.Context, n *Node, args []string) error {
 		select {}
 	}
 	b := make([]byte, 8)
-	r, err := n.DeclareReceive(Contiguous(b), (n.Rank()+1)%n.Size(), OnStream(99))
-	if err != nil {
-		return err
-	}
+	r := Must(n.DeclareReceive(Contiguous(b), (n.Rank()+1)%n.Size(), OnStream(99)))
 	for {
 		r.Start()
 		r.Wait() // and does not want to know

@@ -87,9 +87,7 @@ func TestFarAhead(t *testing.T) {
 				require.NoError(t, handles[0].WaitContext(within(t)))
 
 				before := heap()
-				for _, h := range handles {
-					require.NoError(t, h.Start())
-				}
+				startAll(t, handles...)
 				for _, n := range [][2]*Node{{a, b}, {b, a}} { // what they tell has come when this has
 					require.NoError(t, n[0].Send(within(t), []byte{1}, n[1].Rank(), OnStream(99)))
 					require.NoError(t, n[1].Recv(within(t), make([]byte, 1), n[0].Rank(), OnStream(99)))
@@ -135,10 +133,8 @@ func TestCompleteUnreceived(t *testing.T) {
 			number := OnStream(stream)
 			declare := func(n int) (send, receive *Handle, out, in []byte) {
 				out, in = allocate(t, a, n, alloc), allocate(t, b, n, alloc)
-				send, err := a.DeclareSend(Contiguous(out), b.Rank(), number)
-				require.NoError(t, err)
-				receive, err = b.DeclareReceive(Contiguous(in), a.Rank(), number)
-				require.NoError(t, err)
+				send = declareSend(t, a, Contiguous(out), b.Rank(), number)
+				receive = declareReceive(t, b, Contiguous(in), a.Rank(), number)
 				return send, receive, out, in
 			}
 			before, taken, _, _ := declare(100)
@@ -176,12 +172,10 @@ func TestReceiverComputes(t *testing.T) {
 		}
 		const size, count = 20_000, ringSlots
 		out, in := allocate(t, a, size, true), allocate(t, b, count*size, true)
-		s, err := a.DeclareSend(Contiguous(out), b.Rank())
-		require.NoError(t, err)
+		s := declareSend(t, a, Contiguous(out), b.Rank())
 		var receives []*Handle
 		for i := range count {
-			r, err := b.DeclareReceive(Contiguous(in[i*size:][:size]), a.Rank())
-			require.NoError(t, err)
+			r := declareReceive(t, b, Contiguous(in[i*size:][:size]), a.Rank())
 			require.NoError(t, r.Start())
 			receives = append(receives, r)
 		}

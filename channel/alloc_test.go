@@ -15,8 +15,7 @@ func TestAllocs(t *testing.T) {
 	need.NoRace(t, "it allocates")
 	everywhere(t, func(t *testing.T, a, b *Node) {
 		for i, size := range []int{8, 8, 1000, 1000, 4096, 4096, 9000, 9000, 300_000, 300_000} {
-			s, _ := send(t, a, b.Rank(), size)
-			r, _ := receive(t, b, a.Rank(), size)
+			s, r := sendReceive(t, a, b, size)
 			message := func() {
 				first, second := r, s
 				if i%2 == 1 {

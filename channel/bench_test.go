@@ -18,11 +18,8 @@ func BenchmarkPingPong(b *testing.B) {
 			nodes := join(b, 2, WithProviders("shm"))
 			var send, receive [2]*Handle
 			for i, n := range nodes {
-				var err error
-				send[i], err = n.DeclareSend(Contiguous(allocate(b, n, size, true)), 1-i)
-				require.NoError(b, err)
-				receive[i], err = n.DeclareReceive(Contiguous(allocate(b, n, size, true)), 1-i)
-				require.NoError(b, err)
+				send[i] = declareSend(b, n, Contiguous(allocate(b, n, size, true)), 1-i)
+				receive[i] = declareReceive(b, n, Contiguous(allocate(b, n, size, true)), 1-i)
 			}
 			done := make(chan error)
 			play := func(i, rounds int) error {
@@ -61,10 +58,7 @@ func BenchmarkPingPong(b *testing.B) {
 // BenchmarkLocal is a message whose line is at hand: both ends on one thread.
 func BenchmarkLocal(b *testing.B) {
 	everywhereB(b, func(b *testing.B, n, m *Node) {
-		s, err := n.DeclareSend(Contiguous(allocate(b, n, 8, true)), m.Rank())
-		require.NoError(b, err)
-		r, err := m.DeclareReceive(Contiguous(allocate(b, m, 8, true)), n.Rank())
-		require.NoError(b, err)
+		s, r := declareBoth(b, n, m, Contiguous(allocate(b, n, 8, true)), Contiguous(allocate(b, m, 8, true)))
 		message := func() {
 			s.Start()
 			r.Start()
@@ -154,11 +148,8 @@ func benchmarkQueue(b *testing.B, provider string, size int, src, dst func([]byt
 	for i, n := range nodes {
 		_, from := room(b, n, size, true, src)
 		_, into := room(b, n, size, true, dst)
-		var err error
-		send[i], err = n.DeclareSend(from, 1-i)
-		require.NoError(b, err)
-		receive[i], err = n.DeclareReceive(into, 1-i)
-		require.NoError(b, err)
+		send[i] = declareSend(b, n, from, 1-i)
+		receive[i] = declareReceive(b, n, into, 1-i)
 	}
 	play := func(i, rounds int) error {
 		ready := func() bool { q := queues[i]; return q.in[0].ready[q.in[0].next+1] != header{} }
@@ -218,10 +209,8 @@ func BenchmarkPipe(b *testing.B) {
 			for i, n := range nodes {
 				var handles []*Handle
 				for stream := range count {
-					s, err := n.DeclareSend(Contiguous(make([]byte, size)), 1-i, OnStream(stream))
-					require.NoError(b, err)
-					r, err := n.DeclareReceive(Contiguous(make([]byte, size)), 1-i, OnStream(stream))
-					require.NoError(b, err)
+					s := declareSend(b, n, Contiguous(make([]byte, size)), 1-i, OnStream(stream))
+					r := declareReceive(b, n, Contiguous(make([]byte, size)), 1-i, OnStream(stream))
 					handles = append(handles, s, r)
 				}
 				var err error
@@ -265,10 +254,8 @@ func BenchmarkUnexpected(b *testing.B) {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
 			nodes := join(b, 2, WithProviders("shm"))
 			end := func(from, to, size, stream int) (*Handle, *Handle) {
-				s, err := nodes[from].DeclareSend(Contiguous(allocate(b, nodes[from], size, true)), to, OnStream(stream))
-				require.NoError(b, err)
-				r, err := nodes[to].DeclareReceive(Contiguous(allocate(b, nodes[to], size, true)), from, OnStream(stream))
-				require.NoError(b, err)
+				s := declareSend(b, nodes[from], Contiguous(allocate(b, nodes[from], size, true)), to, OnStream(stream))
+				r := declareReceive(b, nodes[to], Contiguous(allocate(b, nodes[to], size, true)), from, OnStream(stream))
 				return s, r
 			}
 			var sends, receives []*Handle

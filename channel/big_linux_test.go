@@ -28,9 +28,7 @@ func TestBeyond4GiB(t *testing.T) {
 			var source Layout
 			var period, dst []byte
 			if c.from {
-				m, err := a.Alloc(vast.Period)
-				require.NoError(t, err)
-				period = m.Bytes()
+				period = allocate(t, a, vast.Period, true)
 				vast.Fill(period)
 				source = StridedArray(Vector{period, 0, vast.Period, vast.Len / vast.Period, 0}, Vector{period, 0, vast.Len % vast.Period, 1, 0})
 			} else {
@@ -39,17 +37,12 @@ func TestBeyond4GiB(t *testing.T) {
 				source = Contiguous(message)
 			}
 			if c.to {
-				m, err := b.Alloc(vast.Len)
-				require.NoError(t, err)
-				dst = m.Bytes()
+				dst = allocate(t, b, vast.Len, true)
 			} else {
 				dst = vast.Sink(t)
 			}
 			require.Equal(t, vast.Len, source.Len())
-			s, err := a.DeclareSend(source, 1)
-			require.NoError(t, err)
-			r, err := b.DeclareReceive(Contiguous(dst), 0)
-			require.NoError(t, err)
+			s, r := declareBoth(t, a, b, source, Contiguous(dst))
 			each(t, 2, func(rank int) error {
 				h := []*Handle{s, r}[rank]
 				return errors.Join(h.Start(), h.WaitContext(ctx))

@@ -89,9 +89,7 @@ var blockingCalls = []struct {
 		met(t, a, b)
 		s, _ := send(t, a, 1, 1<<20)
 		r, _ := receive(t, a, 1, 8)
-		for _, h := range []*Handle{s, r} {
-			require.NoError(t, h.Start())
-		}
+		startAll(t, s, r)
 		return func() error { return WaitAll(s, r) }
 	}},
 	{name: "Wait for the connection", pending: "send to rank 1", prepare: func(t *testing.T, a, _ *Node) func() error {
@@ -126,8 +124,7 @@ func inWorld(call func(g *Group) error) func(t *testing.T, a, b *Node) func() er
 
 // met connects two ranks.
 func met(t *testing.T, a, b *Node) {
-	s, _ := send(t, a, b.Rank(), 8, OnStream(99))
-	r, _ := receive(t, b, a.Rank(), 8, OnStream(99))
+	s, r := sendReceive(t, a, b, 8, OnStream(99))
 	pass(t, s, r, r)
 }
 

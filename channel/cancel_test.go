@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // cancelSizes are inline, eager and longer messages.
@@ -15,9 +17,7 @@ var cancelSizes = []int{8, 1000, 9000, 300_000}
 // cancellable declares a receive that can be cancelled.
 func cancellable(t testing.TB, at *Node, from, size int, own bool) (*Handle, []byte) {
 	b := allocate(t, at, size, own)
-	h, err := at.DeclareReceive(Contiguous(b), from, Cancellable())
-	require.NoError(t, err)
-	return h, b
+	return declareReceive(t, at, Contiguous(b), from, Cancellable()), b
 }
 
 // TestCancel: a receive that is cancelled is as if it had not been started, whether the ranks are connected
@@ -28,16 +28,14 @@ func TestCancel(t *testing.T) {
 			t.Run(fmt.Sprint(size, own), func(t *testing.T) {
 				everywhere(t, func(t *testing.T, a, b *Node) {
 					out := allocate(t, a, size, own)
-					s, err := a.DeclareSend(Contiguous(out), b.Rank())
-					require.NoError(t, err)
+					s := declareSend(t, a, Contiguous(out), b.Rank())
 					first, in := cancellable(t, b, a.Rank(), size, own)
 					second, other := cancellable(t, b, a.Rank(), size, own)
 					cancelled, err := first.Cancel()
 					require.NoError(t, err)
 					require.False(t, cancelled, "it is idle")
 					for round := range 3 {
-						require.NoError(t, first.Start())
-						require.NoError(t, second.Start())
+						startAll(t, first, second)
 						done := first.Done()
 						_, err := first.Cancel()
 						require.ErrorIs(t, err, ErrInvalid)
@@ -49,8 +47,7 @@ func TestCancel(t *testing.T) {
 							require.False(t, h.Active())
 						}
 						closes(t, done)
-						require.NoError(t, second.Start())
-						require.NoError(t, first.Start())
+						startAll(t, second, first)
 						for i, got := range [][]byte{other, in} {
 							out[size-1] = byte(2*round + i + 1)
 							require.NoError(t, s.Start())
@@ -67,10 +64,7 @@ func TestCancel(t *testing.T) {
 
 // TestCancelRace: while messages come, each is received once and in order, whatever is cancelled.
 func TestCancelRace(t *testing.T) {
-	count := uint64(300)
-	if testing.Short() {
-		count = 60
-	}
+	count := need.InShort[uint64](60, 300)
 	for _, size := range cancelSizes {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			everywhere(t, func(t *testing.T, a, b *Node) {
@@ -125,8 +119,7 @@ func TestCancelRefused(t *testing.T) {
 	everywhere(t, func(t *testing.T, a, b *Node) {
 		_, err := a.DeclareSend(Contiguous(make([]byte, 8)), b.Rank(), Cancellable())
 		require.ErrorIs(t, err, ErrInvalid)
-		s, _ := send(t, a, b.Rank(), 8)
-		r, _ := receive(t, b, a.Rank(), 8)
+		s, r := sendReceive(t, a, b, 8)
 		for _, h := range []*Handle{s, r} {
 			require.NoError(t, h.Start())
 			_, err := h.Cancel()

@@ -13,14 +13,20 @@ import (
 	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
+// newMemory allocates memory of a node.
+func newMemory(t testing.TB, n *Node, size int) *Memory {
+	t.Helper()
+	m, err := n.Alloc(size)
+	require.NoError(t, err)
+	return m
+}
+
 // allocate returns n bytes of a node, or of the heap.
 func allocate(t testing.TB, n *Node, size int, own bool) []byte {
 	if !own {
 		return make([]byte, size)
 	}
-	m, err := n.Alloc(size)
-	require.NoError(t, err)
-	return m.Bytes()
+	return newMemory(t, n, size).Bytes()
 }
 
 // random fills b, by words: the race detector looks at each store.
@@ -47,10 +53,7 @@ func TestSizes(t *testing.T) {
 						continue // at the next size
 					}
 					name := fmt.Sprintf("%d bytes, own %v, receive first %v", size, own, receiveFirst)
-					s, err := a.DeclareSend(Contiguous(src), b.Rank())
-					require.NoError(t, err)
-					d, err := b.DeclareReceive(Contiguous(dst), a.Rank())
-					require.NoError(t, err)
+					s, d := declareBoth(t, a, b, Contiguous(src), Contiguous(dst))
 					rounds := 2
 					switch {
 					case testing.Short() || strings.Contains(t.Name(), "/roce") || size > 100_000:
@@ -64,12 +67,8 @@ func TestSizes(t *testing.T) {
 						if receiveFirst {
 							first, second = d, s
 						}
-						require.NoError(t, first.Start())
-						require.NoError(t, second.Start())
-						sent := make(chan error)
-						go func() { sent <- s.WaitContext(within(t)) }()
-						require.NoError(t, d.WaitContext(within(t)), name)
-						require.NoError(t, <-sent, name)
+						startAll(t, first, second)
+						arrives(t, s, d, name)
 						require.True(t, bytes.Equal(src, dst), name)
 					}
 					require.NoError(t, s.Close())

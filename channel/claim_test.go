@@ -29,25 +29,20 @@ func brief(t *testing.T) context.Context {
 // one, and returns the handle of this side and what ends the copy.
 func claimed(t *testing.T, kind handleKind, owner, here, there *Node) (h *Handle, m *Memory, finish func()) {
 	const size = 3 * chunkMin
-	m, err := owner.Alloc(size)
-	require.NoError(t, err)
+	m = newMemory(t, owner, size)
 	var r *ring
 	if kind == kindSend {
-		h, err = here.DeclareSend(Contiguous(m.Bytes()), there.Rank())
-		require.NoError(t, err)
+		h = declareSend(t, here, Contiguous(m.Bytes()), there.Rank())
 		other, _ := receive(t, there, here.Rank(), 8, OnStream(1)) // makes the connection
-		require.NoError(t, other.Start())
-		require.NoError(t, h.Start())
+		startAll(t, other, h)
 		h.out.lockedUntil(t, func() bool { return h.out.r != nil })
 		r = h.out.r
 	} else {
-		h, err = here.DeclareReceive(Contiguous(m.Bytes()), there.Rank())
-		require.NoError(t, err)
+		h = declareReceive(t, here, Contiguous(m.Bytes()), there.Rank())
 		s, _ := send(t, there, here.Rank(), 8)
 		require.NoError(t, s.Start())
 		r0, _ := receive(t, here, there.Rank(), 8)
-		require.NoError(t, r0.Start())
-		require.NoError(t, r0.WaitContext(within(t)))
+		require.NoError(t, r0.Run(within(t)))
 		require.NoError(t, s.WaitContext(within(t)))
 		require.NoError(t, h.Start())
 		r = h.in.r.Load()
@@ -86,8 +81,7 @@ func TestClaimed(t *testing.T) {
 		}{
 			{"abort", func(t *testing.T, nodes []*Node) { nodes[1].Abort(3, "a test") }},
 			{"connection", func(t *testing.T, nodes []*Node) {
-				p, err := nodes[1].peer(0)
-				require.NoError(t, err)
+				p := peerOf(t, nodes[1], 0)
 				p.mu.Lock()
 				defer p.mu.Unlock()
 				require.NoError(t, p.conn.Close())
@@ -159,8 +153,7 @@ func TestClaimedOfOthers(t *testing.T) {
 			nodes[0].opt.leaveTimeout = 10 * time.Millisecond
 			require.ErrorIs(t, nodes[0].Close(), ErrBusy)
 			require.ErrorIs(t, m.Close(), ErrBusy)
-			next, err := lend[0].Alloc(len(b))
-			require.NoError(t, err)
+			next := newMemory(t, lend[0], len(b))
 			clear(next.Bytes())
 			require.Equal(t, want, mapped)
 			require.ErrorIs(t, lend[0].Close(), ErrBusy)
@@ -213,9 +206,7 @@ func TestClaimedByMember(t *testing.T) {
 				if own {
 					owner = groups[i].node
 				}
-				var err error
-				memories[i], err = owner.Alloc(size)
-				require.NoError(t, err)
+				memories[i] = newMemory(t, owner, size)
 			}
 			inside, resume := make(chan struct{}), make(chan struct{})
 			goOn := sync.OnceFunc(func() { close(resume) })
@@ -245,8 +236,7 @@ func TestClaimedByMember(t *testing.T) {
 			require.ErrorIs(t, <-errs[0], context.Canceled)
 			first := unsafe.SliceData(memories[0].Bytes())
 			require.ErrorIs(t, memories[0].Close(), ErrBusy)
-			next, err := memories[0].node.Alloc(size)
-			require.NoError(t, err)
+			next := newMemory(t, memories[0].node, size)
 			require.NotSame(t, first, unsafe.SliceData(next.Bytes()))
 			require.ErrorIs(t, groups[0].node.Close(), ErrBusy)
 			goOn()

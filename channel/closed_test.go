@@ -20,11 +20,9 @@ import (
 func TestAfterClose(t *testing.T) {
 	everywhere(t, func(t *testing.T, a, b *Node) {
 		for _, size := range []int{8, 1000, 300_000} {
-			s, _ := send(t, a, b.Rank(), size)
-			r, _ := receive(t, b, a.Rank(), size)
+			s, r := sendReceive(t, a, b, size)
 			require.NoError(t, s.Start())
-			require.NoError(t, r.Start())
-			require.NoError(t, r.WaitContext(within(t)))
+			require.NoError(t, r.Run(within(t)))
 			require.NoError(t, s.WaitContext(within(t)))
 		}
 		idle, _ := send(t, b, a.Rank(), 8)

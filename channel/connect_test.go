@@ -24,10 +24,7 @@ import (
 // stays behind.
 func TestBothConnect(t *testing.T) {
 	const size, messages = 6, 20
-	jobs := 2
-	if need.WantLong() {
-		jobs = 40
-	}
+	jobs := need.InLong(2, 40)
 	apart(t, func(t *testing.T, provider string) {
 		leak.Check(t)
 		pairs, lower := 0, 0
@@ -47,8 +44,7 @@ func TestBothConnect(t *testing.T) {
 			require.NoError(t, errors.Join(errs...))
 			for i, n := range nodes {
 				for _, p := range n.allPeers() {
-					theirs, err := nodes[p.rank].peer(i)
-					require.NoError(t, err)
+					theirs := peerOf(t, nodes[p.rank], i)
 					// The dialer is known by the acceptor's port.
 					dialed := p.conn.RemoteAddr().(*net.TCPAddr).Port == nodes[p.rank].listener.Addr().(*net.TCPAddr).Port
 					if p.rank > i {
@@ -74,14 +70,11 @@ func TestOneReaches(t *testing.T) {
 		for mute := range 2 {
 			nodes, errs := tryJoin(t, 2, WithProviders(provider))
 			require.NoError(t, errors.Join(errs...))
-			l, err := net.Listen("tcp", "127.0.0.1:0")
-			require.NoError(t, err)
-			defer l.Close()
+			l := ranks.Listen(t)
 			to := &nodes[mute].addresses[1-mute]
 			to.port = uint16(l.Addr().(*net.TCPAddr).Port)
 			to.addrs = []netip.Addr{netip.MustParseAddr("127.0.0.1")}
-			p, err := nodes[mute].peer(1 - mute)
-			require.NoError(t, err)
+			p := peerOf(t, nodes[mute], 1-mute)
 			p.connect()
 			conn, err := l.Accept()
 			require.NoError(t, err)
@@ -106,22 +99,16 @@ func TestOffers(t *testing.T) {
 		var errs []error
 		g.nodes, errs = tryJoin(t, 2, WithProviders("tcp"))
 		require.NoError(t, errors.Join(errs...))
-		var err error
-		g.l, err = net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-		t.Cleanup(func() { g.l.Close() })
+		g.l = ranks.Listen(t)
 		to := &g.nodes[1].addresses[0]
 		to.port, to.addrs = uint16(g.l.Addr().(*net.TCPAddr).Port), []netip.Addr{netip.MustParseAddr("127.0.0.1")}
-		g.p, err = g.nodes[1].peer(0)
-		require.NoError(t, err)
+		g.p = peerOf(t, g.nodes[1], 0)
 		return g
 	}
 	dial := func(t *testing.T, g *game) (net.Conn, error) {
 		a := &g.nodes[0].addresses[1]
-		conn, err := net.Dial("tcp", netip.AddrPortFrom(a.addrs[0], a.port).String())
-		require.NoError(t, err)
-		t.Cleanup(func() { conn.Close() })
-		_, err = proof.Dial(conn, g.nodes[0].proofParams(), rankID(1))
+		conn := ranks.Dial(t, netip.AddrPortFrom(a.addrs[0], a.port).String())
+		_, err := proof.Dial(conn, g.nodes[0].proofParams(), rankID(1))
 		return conn, err
 	}
 	offer := func(t *testing.T, g *game) net.Conn {
@@ -255,14 +242,8 @@ func crowd(t *testing.T, n *Node, messages int) error {
 			out, in := make([]byte, size), make([]byte, size)
 			binary.BigEndian.PutUint32(out, uint32(n.Rank()))
 			binary.BigEndian.PutUint32(out[4:], uint32(k))
-			s, err := n.DeclareSend(Contiguous(out), peer)
-			if err != nil {
-				return err
-			}
-			r, err := n.DeclareReceive(Contiguous(in), peer)
-			if err != nil {
-				return err
-			}
+			s := declareSend(t, n, Contiguous(out), peer)
+			r := declareReceive(t, n, Contiguous(in), peer)
 			if err := errors.Join(s.Start(), r.Start()); err != nil {
 				return err
 			}
@@ -294,9 +275,7 @@ type stream struct{ io.Reader }
 func TestSlowPeer(t *testing.T) {
 	nodes := join(t, 2, WithProviders("tcp"))
 	real := nodes[1].listener.Addr().(*net.TCPAddr).Port
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer ln.Close()
+	ln := ranks.Listen(t)
 	nodes[0].addresses[1].addrs = []netip.Addr{netip.MustParseAddr("127.0.0.1")}
 	nodes[0].addresses[1].port = uint16(ln.Addr().(*net.TCPAddr).Port)
 	taken, goes := make(chan struct{}), make(chan struct{})
@@ -308,9 +287,7 @@ func TestSlowPeer(t *testing.T) {
 		defer slow.Close()
 		close(taken)
 		<-goes
-		conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", real))
-		require.NoError(t, err)
-		defer conn.Close()
+		conn := ranks.Dial(t, fmt.Sprintf("127.0.0.1:%d", real))
 		wg.Go(func() {
 			io.Copy(slow, stream{conn})
 			slow.Close()
@@ -371,9 +348,7 @@ func TestBrokenConnection(t *testing.T) {
 // TestSilentAndGone: a rank that does not answer is waited for no longer than it runs.
 func TestSilentAndGone(t *testing.T) {
 	nodes := join(t, 2, WithProviders("tcp"), func(o *options) { o.warnAfter = 50 * time.Millisecond })
-	ln, err := net.Listen("tcp", "127.0.0.1:0") // never accepts
-	require.NoError(t, err)
-	defer ln.Close()
+	ln := ranks.Listen(t) // never accepts
 	nodes[0].addresses[1].addrs = []netip.Addr{netip.MustParseAddr("127.0.0.1")}
 	nodes[0].addresses[1].port = uint16(ln.Addr().(*net.TCPAddr).Port)
 	r, _ := receive(t, nodes[0], 1, 8)

@@ -20,10 +20,7 @@ func TestCrossovers(t *testing.T) {
 			layout := func(b []byte) Layout { return Strided(b, 0, block, total/block, 2*block) }
 			from, into := make([]byte, 2*total), make([]byte, 2*total)
 			random(rand.New(rand.NewPCG(1, uint64(block))), from)
-			s, err := nodes[0].DeclareSend(layout(from), 1)
-			require.NoError(t, err)
-			r, err := nodes[1].DeclareReceive(layout(into), 0)
-			require.NoError(t, err)
+			s, r := declareBoth(t, nodes[0], nodes[1], layout(from), layout(into))
 			pass(t, s, r, r)
 			require.Equal(t, packed(layout(from)), packed(layout(into)))
 			want := uint64(0)

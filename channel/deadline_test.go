@@ -24,8 +24,7 @@ func timedOut(t *testing.T, h *Handle, err error, want Error) {
 func TestDeadline(t *testing.T) {
 	everywhere(t, func(t *testing.T, a, b *Node) {
 		for _, size := range []int{8, 1000, 300_000} {
-			s, out := send(t, a, b.Rank(), size, OnStream(4))
-			r, in := receive(t, b, a.Rank(), size, OnStream(4))
+			s, r, out, in := sendReceiveBytes(t, a, b, size, OnStream(4))
 			for i := range 5 {
 				require.NoError(t, r.Start())
 				k := r.k
@@ -48,10 +47,7 @@ func TestDeadline(t *testing.T) {
 		}
 		r, _ := receive(t, b, a.Rank(), 300_000, OnStream(5))
 		require.NoError(t, r.Start())
-		sent := make(chan error)
-		go func() { sent <- s.WaitContext(within(t)) }()
-		require.NoError(t, r.WaitContext(within(t)))
-		require.NoError(t, <-sent)
+		arrives(t, s, r)
 	})
 }
 
@@ -60,8 +56,7 @@ func TestDeadlineOfMultiple(t *testing.T) {
 	everywhere(t, func(t *testing.T, a, b *Node) {
 		var sends, receives []*Handle
 		for i, size := range []int{8, 1000, 300_000} {
-			s, _ := send(t, a, b.Rank(), size, OnStream(i))
-			r, _ := receive(t, b, a.Rank(), size, OnStream(i))
+			s, r := sendReceive(t, a, b, size, OnStream(i))
 			sends, receives = append(sends, s), append(receives, r)
 		}
 		all, err := b.Multiple(receives...)
@@ -82,8 +77,7 @@ func TestDeadlineOfMultiple(t *testing.T) {
 			require.NoError(t, sends[1].Start())
 			require.NoError(t, receives[1].WaitContext(within(t)))
 			timedOut(t, all, all.WaitContext(brief(t)), Error{Op: "wait", Rank: -1, Stream: -1})
-			require.NoError(t, sends[0].Start())
-			require.NoError(t, sends[2].Start())
+			startAll(t, sends[0], sends[2])
 			sent := make(chan error)
 			go func() { sent <- WaitAllContext(within(t), sends...) }()
 			require.NoError(t, all.WaitContext(within(t)))

@@ -64,8 +64,7 @@ func TestDeviceMTU(t *testing.T) {
 	t.Cleanup(func() { closeAll(t, nodes) })
 	talk(t, nodes[0], nodes[1])
 	for rank, n := range nodes {
-		p, err := n.peer(1 - rank)
-		require.NoError(t, err)
+		p := peerOf(t, n, 1-rank)
 		a, err := p.link.qp.Query()
 		require.NoError(t, err)
 		require.Equal(t, verbs.MTU512, a.PathMTU, "rank %d", rank)

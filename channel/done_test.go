@@ -29,10 +29,7 @@ func TestDone(t *testing.T) {
 				random := rand.New(rand.NewPCG(1, 2))
 				var sends, receives []*Handle
 				for i, size := range []int{8, 1000, 9000, 300_000, 8, 9000, 300_000, 1 << 20} {
-					s, err := a.DeclareSend(Contiguous(allocate(t, a, size, i < 4)), b.Rank(), OnStream(i))
-					require.NoError(t, err)
-					r, err := b.DeclareReceive(Contiguous(allocate(t, b, size, i < 4)), a.Rank(), OnStream(i))
-					require.NoError(t, err)
+					s, r := declareBoth(t, a, b, Contiguous(allocate(t, a, size, i < 4)), Contiguous(allocate(t, b, size, i < 4)), OnStream(i))
 					sends, receives = append(sends, s), append(receives, r)
 				}
 				for round := range 6 {
@@ -71,8 +68,7 @@ func TestDoneMultiple(t *testing.T) {
 		deep(a, b)
 		var sends, receives []*Handle
 		for i, size := range []int{8, 9000, 300_000} {
-			s, _ := send(t, a, b.Rank(), size, OnStream(i))
-			r, _ := receive(t, b, a.Rank(), size, OnStream(i))
+			s, r := sendReceive(t, a, b, size, OnStream(i))
 			sends, receives = append(sends, s), append(receives, r)
 		}
 		all, err := b.Multiple(receives...)
@@ -145,8 +141,7 @@ func TestDoneMultipleMember(t *testing.T) {
 // for; the next start has a new one.
 func TestDoneTaken(t *testing.T) {
 	everywhere(t, func(t *testing.T, a, b *Node) {
-		s, _ := send(t, a, b.Rank(), 8)
-		r, _ := receive(t, b, a.Rank(), 8)
+		s, r := sendReceive(t, a, b, 8)
 		closes(t, r.Done())
 		var before <-chan struct{}
 		for range 100 {
@@ -173,8 +168,7 @@ func TestDoneAfterWait(t *testing.T) {
 	everywhere(t, func(t *testing.T, a, b *Node) {
 		deep(a, b)
 		for i, size := range []int{8, 300_000} {
-			s, _ := send(t, a, b.Rank(), size, OnStream(i))
-			r, _ := receive(t, b, a.Rank(), size, OnStream(i))
+			s, r := sendReceive(t, a, b, size, OnStream(i))
 			require.NoError(t, r.Start())
 			before := b.Stats().Sleeps
 			done := r.Done()

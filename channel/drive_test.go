@@ -18,13 +18,11 @@ func TestManyStreams(t *testing.T) {
 		var sends, receives []*Handle
 		for i := range streams {
 			for range ringSlots + 16 { // more than there are slots
-				s, _ := send(t, nodes[0], 1, 8, OnStream(i))
-				r, _ := receive(t, nodes[1], 0, 8, OnStream(i))
+				s, r := sendReceive(t, nodes[0], nodes[1], 8, OnStream(i))
 				sends, receives = append(sends, s), append(receives, r)
 			}
 		}
-		last, _ := send(t, nodes[0], 1, 8, OnStream(streams))
-		heard, _ := receive(t, nodes[1], 0, 8, OnStream(streams))
+		last, heard := sendReceive(t, nodes[0], nodes[1], 8, OnStream(streams))
 		over := make(chan error, 1)
 		go func() {
 			var err error
@@ -39,9 +37,7 @@ func TestManyStreams(t *testing.T) {
 			}
 			over <- err
 		}()
-		for _, s := range sends {
-			require.NoError(t, s.Start())
-		}
+		startAll(t, sends...)
 		for _, s := range sends { // those that find no slot need the receiver, which waits for another message
 			require.NoError(t, s.WaitContext(within(t)))
 		}

@@ -27,17 +27,11 @@ func copyDying(ctx context.Context, n *Node, args []string) error {
 	if n.Rank() == 0 {
 		b := make([]byte, size)
 		if !piped {
-			m, err := n.Alloc(size)
-			if err != nil {
-				return err
-			}
+			m := Must(n.Alloc(size))
 			b = m.Bytes()
 		}
 		paint(b, 0, 0, 0)
-		s, err := n.DeclareSend(Contiguous(b), 1)
-		if err != nil {
-			return err
-		}
+		s := Must(n.DeclareSend(Contiguous(b), 1))
 		if err := s.Start(); err != nil {
 			return err
 		}
@@ -55,10 +49,7 @@ func copyDying(ctx context.Context, n *Node, args []string) error {
 		return s.WaitContext(ctx)
 	}
 	in := make([]byte, size)
-	r, err := n.DeclareReceive(Contiguous(in), 0)
-	if err != nil {
-		return err
-	}
+	r := Must(n.DeclareReceive(Contiguous(in), 0))
 	victim, err := swapPIDs(ctx, n)
 	if err != nil {
 		return err

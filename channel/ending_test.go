@@ -98,10 +98,7 @@ func requireNoStreams(t *testing.T, groups []*Group) {
 func TestStreamsEnd(t *testing.T) {
 	byMessages(t, 3, func(t *testing.T, groups []*Group) {
 		ctx := within(t)
-		rounds := 14 // each order twice
-		if need.WantLong() {
-			rounds = 100
-		}
+		rounds := need.InLong(14, 100) // each order twice
 		largest := uint32(0)
 		orders := [][]int{{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}, nil} // nil: all at once
 		for round := range rounds {
@@ -112,10 +109,7 @@ func TestStreamsEnd(t *testing.T) {
 			}
 			each(t, 3, func(rank int) error {
 				defer close(closed[rank])
-				g, err := groups[rank].Split(ctx, round%7*rank%2, 0)
-				if err != nil {
-					return err
-				}
+				g := splitOf(t, groups[rank], ctx, round%7*rank%2, 0)
 				if rank == 0 {
 					largest = max(largest, g.stream)
 				}
@@ -156,10 +150,7 @@ func TestStreamsEndEarly(t *testing.T) {
 		ctx := within(t)
 		for range 3 {
 			each(t, 2, func(rank int) error {
-				g, err := groups[rank].Split(ctx, 0, 0)
-				if err != nil {
-					return err
-				}
+				g := splitOf(t, groups[rank], ctx, 0, 0)
 				b := make([]float64, 100_000)
 				if err := g.Run(ctx, Allreduce(Sum, b, b)); err != nil {
 					return err
@@ -167,7 +158,7 @@ func TestStreamsEndEarly(t *testing.T) {
 				if rank == 1 {
 					return g.Close()
 				}
-				err = g.Run(ctx, Allreduce(Sum, b, b))
+				err := g.Run(ctx, Allreduce(Sum, b, b))
 				if e := (*Error)(nil); !errors.As(err, &e) || e.Rank != 1 || !errors.Is(err, ErrPeerLeft) {
 					return fmt.Errorf("not left by rank 1: %w", err)
 				}
@@ -185,24 +176,15 @@ func TestFailedGroupsMemory(t *testing.T) {
 	byMessages(t, 2, func(t *testing.T, groups []*Group) {
 		const size = 4 << 20
 		ctx := within(t)
-		rounds := 8
-		if need.WantLong() {
-			rounds = 24
-		}
+		rounds := need.InLong(8, 24)
 		for round := range rounds {
 			first := round % 2 // the rank that fails: the root, which sends, or the other
 			r := rand.New(rand.NewPCG(uint64(round), 1))
 			failed, through := make(chan struct{}), make(chan struct{})
 			fail := sync.OnceFunc(func() { close(failed) })
 			each(t, 2, func(rank int) error {
-				g, err := groups[rank].Split(ctx, 0, 0)
-				if err != nil {
-					return err
-				}
-				m, err := g.node.Alloc(size)
-				if err != nil {
-					return err
-				}
+				g := splitOf(t, groups[rank], ctx, 0, 0)
+				m := newMemory(t, g.node, size)
 				b := m.Bytes()
 				if round%3 == 1 { // and memory that the other side cannot map
 					b = make([]byte, size)
@@ -263,14 +245,8 @@ func TestDeadlinesMemory(t *testing.T) {
 	byMessages(t, 3, func(t *testing.T, groups []*Group) {
 		ctx := within(t)
 		each(t, 3, func(rank int) error {
-			g, err := groups[rank].Split(ctx, 0, 0)
-			if err != nil {
-				return err
-			}
-			m, err := g.node.Alloc(keptBytes + 8)
-			if err != nil {
-				return err
-			}
+			g := splitOf(t, groups[rank], ctx, 0, 0)
+			m := newMemory(t, g.node, keptBytes+8)
 			if rank != 2 { // rank 2 does not take part, and computes
 				short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
 				defer cancel()
@@ -335,10 +311,7 @@ func BenchmarkDrive(b *testing.B) {
 			groups := worlds(b, 2, WithProviders("shm"), withHosts(func(rank int) int { return rank }))
 			for range closed {
 				each(b, 2, func(rank int) error {
-					g, err := groups[rank].Split(b.Context(), 0, 0)
-					if err != nil {
-						return err
-					}
+					g := splitOf(b, groups[rank], b.Context(), 0, 0)
 					return errors.Join(g.Run(b.Context(), Barrier()), g.Close())
 				})
 			}

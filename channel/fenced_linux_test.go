@@ -56,10 +56,7 @@ func fenced(ctx context.Context, n *Node, args []string) error {
 // sleepers are woken all the same.
 func TestWithoutBarriers(t *testing.T) {
 	need.Full(t)
-	rounds := 24
-	if need.WantLong() {
-		rounds = 200
-	}
+	rounds := need.InLong(24, 200)
 	for _, ranks := range []string{"all", "one", "none"} {
 		for _, size := range []int{2, 4, 16} {
 			t.Run(fmt.Sprintf("%s of %d", ranks, size), func(t *testing.T) {

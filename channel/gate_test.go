@@ -14,10 +14,7 @@ import (
 // TestDeclareWhileClosing: a node that is closed while others declare, give handles
 // other memory and close them unpins everything.
 func TestDeclareWhileClosing(t *testing.T) {
-	rounds := 20
-	if need.WantLong() {
-		rounds = 200
-	}
+	rounds := need.InLong(20, 200)
 	for _, p := range places {
 		t.Run(p.name, func(t *testing.T) {
 			p.needs(t)

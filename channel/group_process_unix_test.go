@@ -28,10 +28,7 @@ func init() {
 // collectives carries out collectives, each rank in a process of its own, and sums what
 // cancels but for a little.
 func collectives(ctx context.Context, n *Node, args []string) error {
-	g, err := n.World(ctx)
-	if err != nil {
-		return err
-	}
+	g := Must(n.World(ctx))
 	if err := runTrials(ctx, g, trials(7, n.Size(), number(args[0]), 9000)); err != nil {
 		return err
 	}
@@ -51,10 +48,7 @@ func collectives(ctx context.Context, n *Node, args []string) error {
 
 // Collectives between processes, also more than there are CPUs, over every provider.
 func TestCollectivesProcesses(t *testing.T) {
-	count := "20"
-	if need.WantLong() {
-		count = "60"
-	}
+	count := need.InLong("20", "60")
 	processes(t, func(t *testing.T, provider string, run runner) {
 		for _, size := range []int{2, 3, 5, 8} {
 			t.Run(strconv.Itoa(size), func(t *testing.T) {

@@ -16,10 +16,7 @@ import (
 // Every algorithm of every kind over channels, wherever it is possible.
 func TestForcedAlgorithms(t *testing.T) {
 	const size = 5
-	count := 4
-	if need.WantLong() {
-		count = 12
-	}
+	count := need.InLong(4, 12)
 	all := trials(3, size, 400, 9000)
 	for _, provider := range append([]string{"shm"}, nettest.Providers()...) {
 		t.Run(provider, func(t *testing.T) {
@@ -43,10 +40,7 @@ func TestForcedAlgorithms(t *testing.T) {
 					require.NoError(t, err)
 					t.Run(fmt.Sprintf("%v by %v", kind, a), func(t *testing.T) {
 						each(t, size, func(rank int) error {
-							g, err := worlds[rank].Split(within(t), 0, rank)
-							if err != nil {
-								return err
-							}
+							g := splitOf(t, worlds[rank], within(t), 0, rank)
 							g.node.opt.coll = o.coll
 							return runTrials(within(t), g, list)
 						})

@@ -33,6 +33,13 @@ func worlds(t testing.TB, size int, opts ...Option) []*Group {
 	return groups
 }
 
+func splitOf(t testing.TB, g *Group, ctx context.Context, color, key int) *Group {
+	t.Helper()
+	split, err := g.Split(ctx, color, key)
+	require.NoError(t, err)
+	return split
+}
+
 // given is what a rank gives in a collective: the same wherever it is computed.
 func given(seed uint64, rank, n int) []byte {
 	r := rand.New(rand.NewPCG(seed, uint64(rank)))
@@ -164,10 +171,7 @@ var placements = []struct {
 // Every collective, called and declared, gives what a serial computation does: on any
 // number of ranks, however they are placed, over every provider.
 func TestCollectives(t *testing.T) {
-	count := 30
-	if need.WantLong() {
-		count = 120
-	}
+	count := need.InLong(30, 120)
 	for _, size := range []int{1, 2, 3, 4, 5, 8, 17} {
 		for _, place := range placements {
 			for _, provider := range append([]string{"shm", "tcp"}, nettest.Providers()...) {
@@ -356,14 +360,8 @@ func TestSplit(t *testing.T) {
 	groups := worlds(t, 6, WithProviders("shm"), withHosts(func(rank int) int { return rank / 4 }))
 	each(t, 6, func(rank int) error {
 		ctx := within(t)
-		odd, err := groups[rank].Split(ctx, rank%2, -rank)
-		if err != nil {
-			return err
-		}
-		half, err := groups[rank].Split(ctx, min(rank/3, 0)-rank/5, 0) // rank 5 has none
-		if err != nil {
-			return err
-		}
+		odd := splitOf(t, groups[rank], ctx, rank%2, -rank)
+		half := splitOf(t, groups[rank], ctx, min(rank/3, 0)-rank/5, 0) // rank 5 has none
 		if (half == nil) != (rank == 5) {
 			return fmt.Errorf("rank %d: %v", rank, half)
 		}
@@ -555,10 +553,7 @@ func TestFaultAndLeave(t *testing.T) {
 		groups[0].failNow(&Error{Op: "barrier", Rank: 1, Stream: -1, Err: ErrPeerDied})
 		require.NoError(t, groups[0].node.Close())
 		err := groups[2].Run(within(t), Barrier())
-		require.ErrorIs(t, err, ErrPeerDied)
-		var e *Error
-		require.ErrorAs(t, err, &e)
-		require.Equal(t, 1, e.Rank)
+		requireError(t, err, ErrPeerDied, 1)
 	})
 }
 
@@ -694,10 +689,7 @@ func TestUserElements(t *testing.T) {
 		n := 100_000 / size * size
 		each(t, 3, func(rank int) error {
 			g := groups[rank]
-			m, err := g.node.Alloc(2 * n)
-			if err != nil {
-				return err
-			}
+			m := newMemory(t, g.node, 2*n)
 			for _, mem := range [][]byte{m.Bytes(), make([]byte, 2*n)} {
 				src, dst := mem[:n], mem[n:2*n]
 				copy(src, given(5, rank, n))
@@ -724,14 +716,8 @@ func TestConcurrentSplits(t *testing.T) {
 	groups := worlds(t, 3, WithProviders("shm"), withHosts(func(rank int) int { return rank }))
 	each(t, 3, func(rank int) error {
 		ctx := within(t)
-		a, err := groups[rank].Split(ctx, 0, 0)
-		if err != nil {
-			return err
-		}
-		b, err := groups[rank].Split(ctx, 0, 0)
-		if err != nil {
-			return err
-		}
+		a := splitOf(t, groups[rank], ctx, 0, 0)
+		b := splitOf(t, groups[rank], ctx, 0, 0)
 		var wg sync.WaitGroup
 		errs := make([]error, 2)
 		var split [2]*Group
@@ -843,10 +829,7 @@ func TestMismatchAtClose(t *testing.T) {
 	worlds := worlds(t, 3, WithProviders("shm"))
 	errs := make([]error, 3)
 	each(t, 3, func(rank int) error {
-		g, err := worlds[rank].Split(within(t), 0, 0)
-		if err != nil {
-			return err
-		}
+		g := splitOf(t, worlds[rank], within(t), 0, 0)
 		root := 0
 		if rank == 1 {
 			root = 1

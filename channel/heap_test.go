@@ -14,16 +14,14 @@ func TestHeapToWaiting(t *testing.T) {
 	everywhere(t, func(t *testing.T, a, b *Node) {
 		r := rand.New(rand.NewPCG(1, 2))
 		src := make([]byte, 1<<20)
-		s, err := a.DeclareSend(Contiguous(src), b.Rank())
-		require.NoError(t, err)
+		s := declareSend(t, a, Contiguous(src), b.Rank())
 		d, dst := receive(t, b, a.Rank(), len(src))
 		for range 10 {
 			random(r, src)
 			require.NoError(t, d.Start())
 			waited := make(chan error)
 			go func() { waited <- d.WaitContext(within(t)) }()
-			require.NoError(t, s.Start())
-			require.NoError(t, s.WaitContext(within(t)))
+			require.NoError(t, s.Run(within(t)))
 			require.NoError(t, <-waited)
 			require.True(t, bytes.Equal(src, dst))
 		}

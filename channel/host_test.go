@@ -26,10 +26,7 @@ func TestViewOfDead(t *testing.T) {
 	require.ErrorIs(t, err, shared.ErrLater)
 	p.end(fmt.Errorf("%w: a test", ErrPeerDied))
 	_, err = h.View(1, key, addr, len(m))
-	require.ErrorIs(t, err, ErrPeerDied)
-	var e *Error
-	require.ErrorAs(t, err, &e)
-	require.Equal(t, 1, e.Rank)
+	requireError(t, err, ErrPeerDied, 1)
 }
 
 // awaitView waits until memory of member 1 has arrived.

@@ -73,18 +73,14 @@ func TestHostileQueue(t *testing.T) {
 			small, _ := send(t, us, 0, 8, OnStream(1))
 			shorter := receiveHalves(t, them, 1, hostileLength-2)
 			fits := receiveHalves(t, them, 1, hostileLength, OnStream(3))
-			for _, h := range []*Handle{s, r, small} {
-				require.NoError(t, h.Start())
-			}
+			startAll(t, s, r, small)
 			require.NoError(t, small.WaitContext(within(t)))
 			require.EqualValues(t, 1, shorter.id)
 			require.EqualValues(t, 2, fits.id)
-			p, err := us.peer(0)
-			require.NoError(t, err)
+			p := peerOf(t, us, 0)
 			require.Eventually(t, func() bool { return known(p, shorter) && known(p, fits) }, limit, time.Millisecond)
 
-			p, err = them.peer(1)
-			require.NoError(t, err)
+			p = peerOf(t, them, 1)
 			q := p.queue
 			q.lock.Lock()
 			q.owed += c.owed

@@ -114,10 +114,7 @@ func starve(ctx context.Context, n *Node, _ []string) error {
 
 // leave lets this process open only so many more descriptors.
 func leave(more int) error {
-	next, err := unix.Dup(0)
-	if err != nil {
-		return err
-	}
+	next := Must(unix.Dup(0))
 	most := uint64(next + more)
 	return errors.Join(unix.Close(next), unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: most, Max: most}))
 }
@@ -128,10 +125,7 @@ func besiege(ctx context.Context, n *Node, _ []string) error {
 	var held []int
 	if n.Rank() == 1 {
 		for range 3 {
-			fd, err := unix.Dup(0)
-			if err != nil {
-				return err
-			}
+			fd := Must(unix.Dup(0))
 			held = append(held, fd)
 		}
 		if err := leave(3); err != nil {

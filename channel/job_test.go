@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -176,8 +175,7 @@ func tryJoinEach(t testing.TB, size int, opts func(rank int) []Option) ([]*Node,
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	ln := ranks.Listen(t)
 	env := boot.Environment{Launched: true, Size: size, LocalSize: size, Server: ln.Addr().String(), Job: "test", Secret: []byte("the secret of a job of a test...")}
 	s, err := boot.Serve(context.Background(), ln, boot.ServerOptions{Size: size, Job: env.Job, Secret: env.Secret})
 	require.NoError(t, err)

@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -42,8 +41,7 @@ func joinFails(ctx context.Context, t *testing.T) error {
 // serveJob serves a job of a size, with testSecret, and returns its address.
 func serveJob(t *testing.T, size int) string {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	ln := ranks.Listen(t)
 	secret, err := hex.DecodeString(testSecret)
 	require.NoError(t, err)
 	s, err := boot.Serve(context.Background(), ln, boot.ServerOptions{Size: size, Secret: secret})
@@ -136,10 +134,7 @@ func TestJoinTwice(t *testing.T) {
 	first, err := asRank(t, server, 1, 2).Join(within(t))
 	require.NoError(t, err)
 	check := func(err error) {
-		var e *Error
-		require.ErrorAs(t, err, &e)
-		require.Equal(t, 1, e.Rank)
-		require.ErrorIs(t, err, ErrRefused)
+		requireError(t, err, ErrRefused, 1)
 		require.ErrorContains(t, err, ": two processes have this number: ")
 	}
 	check(joinFails(within(t), t))
@@ -227,8 +222,7 @@ func TestJoinAborted(t *testing.T) {
 
 // TestJoinWithoutRendezvous: the error says where it should have been.
 func TestJoinWithoutRendezvous(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	ln := ranks.Listen(t)
 	require.NoError(t, ln.Close())
 	told(t, map[string]string{"SLUICE_RANK": "1", "SLUICE_SIZE": "2", "SLUICE_SERVER": ln.Addr().String(), "SLUICE_SECRET": testSecret})
 	waitsLonger(t, func(ctx context.Context) bool {

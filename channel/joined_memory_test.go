@@ -26,15 +26,10 @@ func TestMemoryOfOthers(t *testing.T) {
 		nodes := join(t, 2, WithProviders(provider))
 		a, b := nodes[0], nodes[1]
 		for round, size := range []int{100, 5000, 300_000, 2 << 20} {
-			m, err := lend[0].Alloc(size)
-			require.NoError(t, err)
-			other, err := lend[1].Alloc(size)
-			require.NoError(t, err)
+			m := newMemory(t, lend[0], size)
+			other := newMemory(t, lend[1], size)
 			copy(m.Bytes(), bytes.Repeat([]byte{byte(round + 1)}, size))
-			s, err := a.DeclareSend(Contiguous(m.Bytes()), 1)
-			require.NoError(t, err)
-			r, err := b.DeclareReceive(Contiguous(other.Bytes()), 0)
-			require.NoError(t, err)
+			s, r := declareBoth(t, a, b, Contiguous(m.Bytes()), Contiguous(other.Bytes()))
 			for _, first := range []*Handle{s, r} {
 				clear(other.Bytes())
 				pass(t, s, r, first)
@@ -66,7 +61,7 @@ func TestMemoryOfOthers(t *testing.T) {
 			runtime.GC()
 			old := m.Bytes()
 			require.NoError(t, errors.Join(m.Close(), other.Close()))
-			_, err = a.DeclareSend(Contiguous(old), 1)
+			_, err := a.DeclareSend(Contiguous(old), 1)
 			require.ErrorIs(t, err, ErrClosed)
 			require.ErrorIs(t, a.Send(within(t), old, 1), ErrClosed)
 		}
@@ -82,9 +77,7 @@ func TestMemoryOfOthersReduced(t *testing.T) {
 	for round := range 3 {
 		var memories [2]*Memory
 		for i := range memories {
-			var err error
-			memories[i], err = lend[i].Alloc(n)
-			require.NoError(t, err)
+			memories[i] = newMemory(t, lend[i], n)
 		}
 		each(t, 2, func(i int) error {
 			b := memories[i].Bytes()
@@ -107,12 +100,8 @@ func TestMemoryOfOthersOutlived(t *testing.T) {
 	need.Provider(t, "shm")
 	for _, first := range []string{"users", "owners", "all"} {
 		lend, nodes := join(t, 2, WithProviders("shm")), join(t, 2, WithProviders("shm"))
-		m, err := lend[0].Alloc(1 << 20)
-		require.NoError(t, err)
-		s, err := nodes[0].DeclareSend(Contiguous(m.Bytes()[:300_000]), 1)
-		require.NoError(t, err)
-		r, err := nodes[1].DeclareReceive(Contiguous(m.Bytes()[400_000:][:300_000]), 0)
-		require.NoError(t, err)
+		m := newMemory(t, lend[0], 1<<20)
+		s, r := declareBoth(t, nodes[0], nodes[1], Contiguous(m.Bytes()[:300_000]), Contiguous(m.Bytes()[400_000:][:300_000]))
 		pass(t, s, r, r)
 		b := m.Bytes()
 		switch first {
@@ -152,14 +141,10 @@ func TestRegistrationRefused(t *testing.T) {
 	n := nodes[0]
 	var memories [3]*Memory
 	for i := range memories {
-		var err error
-		memories[i], err = n.Alloc(size)
-		require.NoError(t, err)
+		memories[i] = newMemory(t, n, size)
 	}
 	declare := func(b []byte) *Handle {
-		h, err := n.DeclareSend(Contiguous(b), 1)
-		require.NoError(t, err)
-		return h
+		return declareSend(t, n, Contiguous(b), 1)
 	}
 	r, at := receive(t, nodes[1], 0, size)
 	var handles []*Handle
@@ -170,8 +155,7 @@ func TestRegistrationRefused(t *testing.T) {
 		require.Equal(t, byte(i+1), at[5])
 		handles = append(handles, h)
 	}
-	p, err := n.peer(1)
-	require.NoError(t, err)
+	p := peerOf(t, n, 1)
 	d := p.link.dev
 	registered := func() (list []int) {
 		for i, m := range memories {
@@ -186,7 +170,7 @@ func TestRegistrationRefused(t *testing.T) {
 		tries++
 		return nil, fmt.Errorf("%w: none", verbs.ErrNoMemory)
 	}
-	_, err = d.sparing(size, refuse)
+	_, err := d.sparing(size, refuse)
 	require.ErrorIs(t, err, verbs.ErrNoMemory)
 	require.Equal(t, []int{0, 1, 2}, registered(), "all are in use")
 	require.Equal(t, 1, tries)
@@ -197,7 +181,7 @@ func TestRegistrationRefused(t *testing.T) {
 	pass(t, keep, r, r)
 	for _, then := range [][]int{{1, 2}, {2}, {2}} {
 		tries = 0
-		_, err = d.sparing(size, refuse)
+		_, err := d.sparing(size, refuse)
 		require.ErrorIs(t, err, verbs.ErrNoMemory)
 		if require.Equal(t, then, registered()); tries > 1 {
 			require.Equal(t, 2, tries)
@@ -216,8 +200,7 @@ func TestRegistrationRefused(t *testing.T) {
 func TestMemoryOfOthersUnregistered(t *testing.T) {
 	need.Provider(t, "shm")
 	lend, nodes := join(t, 2, WithProviders("shm")), join(t, 2, WithProviders("shm"))
-	m, err := lend[0].Alloc(600_000)
-	require.NoError(t, err)
+	m := newMemory(t, lend[0], 600_000)
 	var full []*verbs.MR
 	for b := make([]byte, 8); ; {
 		mr, err := nodes[0].memory.pd.RegMR(b, verbs.AccessLocalWrite)
@@ -226,14 +209,12 @@ func TestMemoryOfOthersUnregistered(t *testing.T) {
 		}
 		full = append(full, mr)
 	}
-	s, err := nodes[0].DeclareSend(Contiguous(m.Bytes()[:300_000]), 1)
-	require.NoError(t, err)
+	s := declareSend(t, nodes[0], Contiguous(m.Bytes()[:300_000]), 1)
 	require.ErrorIs(t, m.Close(), memory.ErrUsed)
 	for _, mr := range full {
 		require.NoError(t, mr.Close())
 	}
-	r, err := nodes[1].DeclareReceive(Contiguous(m.Bytes()[300_000:]), 0)
-	require.NoError(t, err)
+	r := declareReceive(t, nodes[1], Contiguous(m.Bytes()[300_000:]), 0)
 	copy(m.Bytes(), bytes.Repeat([]byte{5}, 300_000))
 	pass(t, s, r, r)
 	require.Equal(t, m.Bytes()[:300_000], m.Bytes()[300_000:])

@@ -27,12 +27,8 @@ func pass(t *testing.T, s, r *Handle, first *Handle) {
 	if first == s {
 		second = r
 	}
-	require.NoError(t, first.Start())
-	require.NoError(t, second.Start())
-	sent := make(chan error, 1)
-	go func() { sent <- s.WaitContext(within(t)) }()
-	require.NoError(t, r.WaitContext(within(t)))
-	require.NoError(t, <-sent)
+	startAll(t, first, second)
+	arrives(t, s, r)
 }
 
 // TestLongDescription: a layout of more blocks than the peer can be told moves all
@@ -60,10 +56,7 @@ func TestLongDescription(t *testing.T) {
 			irregular := func(b []byte) Layout { return Indexed(b, elem, lengths, indices) }
 			require.Greater(t, layoutLen(1, blocks), maxBody)
 			r := rand.New(rand.NewPCG(1, 2))
-			times := 1
-			if need.WantLong() {
-				times = 2
-			}
+			times := need.InLong(1, 2)
 			for range times {
 				for i, n := range nodes {
 					if i != k%2 && !need.WantLong() {
@@ -72,10 +65,7 @@ func TestLongDescription(t *testing.T) {
 					other := nodes[1-i]
 					src, dst := allocate(t, n, blocks*3*elem, true), allocate(t, other, blocks*3*elem, true)
 					random(r, src)
-					s, err := n.DeclareSend(irregular(src), other.Rank())
-					require.NoError(t, err)
-					d, err := other.DeclareReceive(irregular(dst), n.Rank())
-					require.NoError(t, err)
+					s, d := declareBoth(t, n, other, irregular(src), irregular(dst))
 					firsts := []*Handle{s, d}
 					if !need.WantLong() {
 						firsts = firsts[k%2:][:1]
@@ -113,8 +103,7 @@ func TestManyHandles(t *testing.T) {
 				var first []byte
 				for i := range 2 * known {
 					out, in := allocate(t, a, size+8, true), allocate(t, b, size+8, true)
-					s, err := a.DeclareSend(halves(out), b.Rank())
-					require.NoError(t, err)
+					s := declareSend(t, a, halves(out), b.Rank())
 					r, err := b.DeclareReceive(halves(in), a.Rank())
 					if i == 0 {
 						first = in

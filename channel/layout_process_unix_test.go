@@ -92,10 +92,7 @@ func layouts(ctx context.Context, n *Node, args []string) error {
 
 // TestLayoutsProcesses: any layout to any layout between processes.
 func TestLayoutsProcesses(t *testing.T) {
-	count := "8"
-	if need.WantLong() {
-		count = "60"
-	}
+	count := need.InLong("8", "60")
 	processes(t, func(t *testing.T, provider string, run runner) {
 		r, out := run(t, 2, "layouts", strconv.FormatUint(seed(t), 10), count)
 		require.Zero(t, r.ExitStatus(), out)

@@ -162,13 +162,7 @@ func TestLayouts(t *testing.T) {
 		seed := rand.Uint64()
 		t.Logf("seed %#x", seed)
 		r := rand.New(rand.NewPCG(seed, 0))
-		rounds := 20
-		switch {
-		case testing.Short():
-			rounds = 5
-		case need.WantLong():
-			rounds = 200
-		}
+		rounds := need.ByForm(5, 20, 200)
 		for range rounds {
 			n := r.IntN([]int{100, 5000, 100_000, 600_000}[r.IntN(4)])
 			src := draw(r, n, func(n int) []byte { return allocate(t, a, n, r.IntN(2) == 0) })
@@ -183,12 +177,8 @@ func TestLayouts(t *testing.T) {
 					random(r, m)
 				}
 				want := dst.images(src.packed())
-				require.NoError(t, s.Start())
-				require.NoError(t, d.Start())
-				sent := make(chan error)
-				go func() { sent <- s.WaitContext(within(t)) }()
-				require.NoError(t, d.WaitContext(within(t)), name)
-				require.NoError(t, <-sent, name)
+				startAll(t, s, d)
+				arrives(t, s, d, name)
 				for i := range want {
 					require.True(t, bytes.Equal(want[i], dst.bases[i]), name)
 				}
@@ -247,8 +237,7 @@ func TestLayoutErrors(t *testing.T) {
 			_, err := n.DeclareReceive(c.layout, 0)
 			require.ErrorIs(t, err, ErrLayout)
 			require.ErrorContains(t, err, cmp.Or(c.want, "overlap"))
-			h, err := n.DeclareSend(c.layout, 0)
-			require.NoError(t, err)
+			h := declareSend(t, n, c.layout, 0)
 			require.NoError(t, h.Close())
 		})
 	}

@@ -17,17 +17,12 @@ import (
 // not been moved.
 func TestCloseUnderUse(t *testing.T) {
 	apart(t, func(t *testing.T, provider string) {
-		rounds := 3
-		if need.WantLong() {
-			rounds = 15
-		}
+		rounds := need.InLong(3, 15)
 		for round := range rounds {
 			nodes := join(t, 2, WithProviders(provider))
 			a, b := nodes[0], nodes[1]
-			ping, _ := send(t, a, 1, 8, OnStream(100))
-			pong, _ := receive(t, b, 0, 8, OnStream(100))
-			require.NoError(t, ping.Start())
-			require.NoError(t, pong.Start())
+			ping, pong := sendReceive(t, a, b, 8, OnStream(100))
+			startAll(t, ping, pong)
 			require.NoError(t, pong.WaitContext(within(t))) // connected
 			var users, inside sync.WaitGroup
 			use := func(do func() error) {
@@ -40,8 +35,7 @@ func TestCloseUnderUse(t *testing.T) {
 			for i := range 2 {
 				large, _ := send(t, a, 1, 1<<20, OnStream(i)) // without a receive
 				require.NoError(t, large.Start())
-				packed, err := a.DeclareSend(Contiguous(make([]byte, 3*pipeMost)), 1, OnStream(10+i))
-				require.NoError(t, err)
+				packed := declareSend(t, a, Contiguous(make([]byte, 3*pipeMost)), 1, OnStream(10+i))
 				require.NoError(t, packed.Start())
 				for _, h := range []*Handle{large, packed} {
 					use(func() error {
@@ -95,22 +89,18 @@ func TestStartOfGone(t *testing.T) {
 	apart(t, func(t *testing.T, provider string) {
 		nodes := join(t, 2, WithProviders(provider))
 		a, b := nodes[0], nodes[1]
-		s, out := send(t, a, 1, 8)
-		r, in := receive(t, b, 0, 8)
+		s, r, out, in := sendReceiveBytes(t, a, b, 8)
 		require.NoError(t, s.Start())
-		require.NoError(t, r.Start())
-		require.NoError(t, r.WaitContext(within(t)))
+		require.NoError(t, r.Run(within(t)))
 		require.NoError(t, s.WaitContext(within(t)))
 		out[0] = 7
-		require.NoError(t, s.Start())
-		require.NoError(t, s.WaitContext(within(t)))
+		require.NoError(t, s.Run(within(t)))
 		require.NoError(t, a.Close())
 		late, _ := receive(t, b, 0, 8, OnStream(1))
 		if late.Start() == nil {
 			require.ErrorIs(t, late.WaitContext(within(t)), ErrPeerLeft)
 		} // known now
-		require.NoError(t, r.Start())
-		require.NoError(t, r.WaitContext(within(t)))
+		require.NoError(t, r.Run(within(t)))
 		require.Equal(t, byte(7), in[0])
 		require.ErrorIs(t, r.Start(), ErrPeerLeft)
 		require.ErrorIs(t, late.Start(), ErrPeerLeft)

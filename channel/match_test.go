@@ -11,19 +11,85 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// send and receive declare handles over memory of their own.
-func send(t testing.TB, from *Node, to, size int, opts ...DeclareOption) (*Handle, []byte) {
-	b := allocate(t, from, max(size, 1), true)[:size]
-	h, err := from.DeclareSend(Contiguous(b), to, opts...)
+// What must succeed: declareSend and declareReceive declare a handle, declareBoth one at each end of
+// a message. send and receive declare them over memory of their own.
+
+func declareSend(t testing.TB, from *Node, l Layout, to int, opts ...DeclareOption) *Handle {
+	t.Helper()
+	h, err := from.DeclareSend(l, to, opts...)
 	require.NoError(t, err)
-	return h, b
+	return h
+}
+
+func declareReceive(t testing.TB, at *Node, l Layout, from int, opts ...DeclareOption) *Handle {
+	t.Helper()
+	h, err := at.DeclareReceive(l, from, opts...)
+	require.NoError(t, err)
+	return h
+}
+
+func declareBoth(t testing.TB, a, b *Node, from, into Layout, opts ...DeclareOption) (s, r *Handle) {
+	t.Helper()
+	return declareSend(t, a, from, b.Rank(), opts...), declareReceive(t, b, into, a.Rank(), opts...)
+}
+
+func send(t testing.TB, from *Node, to, size int, opts ...DeclareOption) (*Handle, []byte) {
+	t.Helper()
+	b := allocate(t, from, max(size, 1), true)[:size]
+	return declareSend(t, from, Contiguous(b), to, opts...), b
 }
 
 func receive(t testing.TB, at *Node, from, size int, opts ...DeclareOption) (*Handle, []byte) {
+	t.Helper()
 	b := allocate(t, at, max(size, 1), true)[:size]
-	h, err := at.DeclareReceive(Contiguous(b), from, opts...)
+	return declareReceive(t, at, Contiguous(b), from, opts...), b
+}
+
+// sendReceive declares both ends of a message from a to b; sendReceiveBytes returns their memory, too.
+func sendReceive(t testing.TB, a, b *Node, size int, opts ...DeclareOption) (s, r *Handle) {
+	t.Helper()
+	s, r, _, _ = sendReceiveBytes(t, a, b, size, opts...)
+	return s, r
+}
+
+func sendReceiveBytes(t testing.TB, a, b *Node, size int, opts ...DeclareOption) (s, r *Handle, out, in []byte) {
+	t.Helper()
+	s, out = send(t, a, b.Rank(), size, opts...)
+	r, in = receive(t, b, a.Rank(), size, opts...)
+	return s, r, out, in
+}
+
+// startAll starts handles in that order.
+func startAll(t testing.TB, handles ...*Handle) {
+	t.Helper()
+	for _, h := range handles {
+		require.NoError(t, h.Start())
+	}
+}
+
+// arrives waits for both ends of a message at the same time.
+func arrives(t testing.TB, s, r *Handle, says ...any) {
+	t.Helper()
+	sent := make(chan error, 1)
+	go func() { sent <- s.WaitContext(within(t)) }()
+	require.NoError(t, r.WaitContext(within(t)), says...)
+	require.NoError(t, <-sent, says...)
+}
+
+// requireError requires an [Error] for that reason, with that rank.
+func requireError(t testing.TB, err, reason error, rank int) {
+	t.Helper()
+	var e *Error
+	require.ErrorAs(t, err, &e)
+	require.ErrorIs(t, err, reason)
+	require.Equal(t, rank, e.Rank, "%v", err)
+}
+
+func peerOf(t testing.TB, n *Node, rank int) *peer {
+	t.Helper()
+	p, err := n.peer(rank)
 	require.NoError(t, err)
-	return h, b
+	return p
 }
 
 // TestOrder: on each stream the k-th send meets the k-th receive, however many
@@ -43,14 +109,10 @@ func TestOrder(t *testing.T) {
 			for range 2 {
 				var wg sync.WaitGroup
 				wg.Go(func() {
-					for _, h := range sends {
-						require.NoError(t, h.Start())
-					}
+					startAll(t, sends...)
 					require.NoError(t, WaitAllContext(within(t), sends...))
 				})
-				for _, h := range receives {
-					require.NoError(t, h.Start())
-				}
+				startAll(t, receives...)
 				// The last first: the others have to be moved on meanwhile.
 				for i := range receives {
 					require.NoError(t, receives[count-1-i].WaitContext(within(t)))
@@ -72,8 +134,7 @@ func TestOrder(t *testing.T) {
 func TestAhead(t *testing.T) {
 	everywhere(t, func(t *testing.T, a, b *Node) {
 		for _, size := range []int{8, 2000} {
-			s, out := send(t, a, b.Rank(), size)
-			r, in := receive(t, b, a.Rank(), size)
+			s, r, out, in := sendReceiveBytes(t, a, b, size)
 			const count = 300
 			done := make(chan error, 1)
 			go func() {
@@ -91,8 +152,7 @@ func TestAhead(t *testing.T) {
 				done <- nil
 			}()
 			for i := range count {
-				require.NoError(t, r.Start())
-				require.NoError(t, r.WaitContext(within(t)))
+				require.NoError(t, r.Run(within(t)))
 				require.EqualValues(t, i, binary.BigEndian.Uint64(in))
 			}
 			require.NoError(t, <-done)
@@ -109,15 +169,13 @@ func TestStreams(t *testing.T) {
 		for _, n := range numbers {
 			s, out := send(t, a, b.Rank(), 8, OnStream(n))
 			binary.BigEndian.PutUint64(out, uint64(n))
-			require.NoError(t, s.Start())
-			require.NoError(t, s.WaitContext(within(t)))
+			require.NoError(t, s.Run(within(t)))
 			r, buf := receive(t, b, a.Rank(), 8, OnStream(n))
 			receives, in = append(receives, r), append(in, buf)
 		}
 		for i := range receives {
 			i = len(receives) - 1 - i
-			require.NoError(t, receives[i].Start())
-			require.NoError(t, receives[i].WaitContext(within(t)))
+			require.NoError(t, receives[i].Run(within(t)))
 			require.EqualValues(t, numbers[i], binary.BigEndian.Uint64(in[i]))
 		}
 	})
@@ -136,8 +194,7 @@ func TestLengthMismatch(t *testing.T) {
 				if receiveFirst {
 					first, second = r, s
 				}
-				require.NoError(t, first.Start())
-				require.NoError(t, second.Start())
+				startAll(t, first, second)
 				err := r.WaitContext(within(t))
 				var e *Error
 				require.ErrorAs(t, err, &e)
@@ -153,8 +210,7 @@ func TestLengthMismatch(t *testing.T) {
 					require.Eventually(t, func() bool {
 						if err = s.Start(); err == nil {
 							again, _ := receive(t, b, a.Rank(), c.sent)
-							require.NoError(t, again.Start())
-							require.NoError(t, again.WaitContext(within(t)))
+							require.NoError(t, again.Run(within(t)))
 							require.NoError(t, s.WaitContext(within(t)))
 							return false
 						}
@@ -172,8 +228,7 @@ func TestLengthMismatch(t *testing.T) {
 		s, _ := send(t, a, b.Rank(), 8)
 		r, _ := receive(t, b, a.Rank(), 9)
 		good, in := receive(t, b, a.Rank(), 8)
-		require.NoError(t, s.Start())
-		require.NoError(t, s.WaitContext(within(t)))
+		require.NoError(t, s.Run(within(t)))
 		require.NoError(t, r.Start())
 		require.ErrorIs(t, r.WaitContext(within(t)), ErrLength)
 		faults := 0
@@ -183,8 +238,7 @@ func TestLengthMismatch(t *testing.T) {
 				faults++
 				continue
 			}
-			require.NoError(t, good.Start())
-			require.NoError(t, good.WaitContext(within(t)))
+			require.NoError(t, good.Run(within(t)))
 			require.NoError(t, s.WaitContext(within(t)))
 		}
 		require.Equal(t, 1, faults)
@@ -230,10 +284,8 @@ func TestMisuse(t *testing.T) {
 		require.NoError(t, r.WaitContext(within(t)))
 		require.NoError(t, s.WaitContext(within(t)))
 
-		m, err := b.Alloc(100)
-		require.NoError(t, err)
-		h, err := b.DeclareReceive(Contiguous(m.Bytes()[10:20]), a.Rank())
-		require.NoError(t, err)
+		m := newMemory(t, b, 100)
+		h := declareReceive(t, b, Contiguous(m.Bytes()[10:20]), a.Rank())
 		require.ErrorIs(t, m.Close(), ErrBusy)
 		require.ErrorIs(t, h.Rebase(), ErrInvalid)
 		require.ErrorIs(t, h.Rebase(make([]byte, 9)), ErrLayout)
@@ -259,18 +311,14 @@ func TestRebase(t *testing.T) {
 		for _, size := range []int{8, 1000, 100_000} {
 			for _, own := range []bool{true, false} {
 				old := allocate(t, a, 2*size, own)
-				s, err := a.DeclareSend(Strided(old, size, size/8, 8, size/8), b.Rank())
-				require.NoError(t, err)
-				r, err := b.DeclareReceive(Contiguous(allocate(t, b, size, own)), a.Rank())
-				require.NoError(t, err)
+				s, r := declareBoth(t, a, b, Strided(old, size, size/8, 8, size/8), Contiguous(allocate(t, b, size, own)))
 				for i := range 5 {
 					src, dst := allocate(t, a, 2*size+i, own), allocate(t, b, size+i, own)
 					random(rand.New(rand.NewPCG(1, uint64(i))), src)
 					require.NoError(t, s.Rebase(src))
 					require.NoError(t, r.Rebase(dst))
 					require.NoError(t, s.Start())
-					require.NoError(t, r.Start())
-					require.NoError(t, r.WaitContext(within(t)))
+					require.NoError(t, r.Run(within(t)))
 					require.NoError(t, s.WaitContext(within(t)))
 					require.Equal(t, src[size:2*size], dst[:size])
 				}
@@ -330,8 +378,7 @@ func TestBeforeWireUp(t *testing.T) {
 		}
 		r, in := receive(t, nodes[1], 0, 8)
 		for i := range 100 {
-			require.NoError(t, r.Start())
-			require.NoError(t, r.WaitContext(within(t)))
+			require.NoError(t, r.Run(within(t)))
 			require.EqualValues(t, i, in[0])
 		}
 		require.NoError(t, WaitAllContext(within(t), handles...))
@@ -345,14 +392,12 @@ func TestLeaving(t *testing.T) {
 		a, b := nodes[0], nodes[1]
 		s, _ := send(t, a, 1, 100)
 		for range 10 {
-			require.NoError(t, s.Start())
-			require.NoError(t, s.WaitContext(within(t)))
+			require.NoError(t, s.Run(within(t)))
 		}
 		offered, _ := send(t, a, 1, 100_000)
 		require.NoError(t, offered.Start())
 		r, _ := receive(t, b, 0, 100)
-		require.NoError(t, r.Start())
-		require.NoError(t, r.WaitContext(within(t)))
+		require.NoError(t, r.Run(within(t)))
 		back, _ := send(t, b, 0, 100_000)
 		require.NoError(t, back.Start())
 		waits, _ := receive(t, b, 0, 8, OnStream(1))
@@ -360,8 +405,7 @@ func TestLeaving(t *testing.T) {
 		closeEarly(t, a, 1, 1)
 
 		for range 9 {
-			require.NoError(t, r.Start())
-			require.NoError(t, r.WaitContext(within(t)))
+			require.NoError(t, r.Run(within(t)))
 		}
 		large, _ := receive(t, b, 0, 100_000)
 		for _, h := range []*Handle{large, r} {
@@ -384,9 +428,7 @@ func TestLengthMismatchWaitsInAnyOrder(t *testing.T) {
 			s, _ := send(t, a, b.Rank(), 20_000)
 			r, _ := receive(t, b, a.Rank(), wanted)
 			other, _ := receive(t, b, a.Rank(), 8, OnStream(1))
-			require.NoError(t, r.Start())
-			require.NoError(t, s.Start())
-			require.NoError(t, other.Start())
+			startAll(t, r, s, other)
 			ctx, cancel := context.WithCancel(within(t))
 			waited := make(chan error)
 			go func() { waited <- other.WaitContext(ctx) }()

@@ -23,30 +23,18 @@ func meetAll(ctx context.Context, n *Node, args []string) error {
 			continue
 		}
 		for i, size := range sizes {
-			m, err := n.Alloc(size)
-			if err != nil {
-				return err
-			}
+			m := Must(n.Alloc(size))
 			a, b := m.Bytes(), make([]byte, size)
 			if i == len(sizes)-1 {
 				a = make([]byte, size) // which the peer does not reach
 			}
-			s, err := n.DeclareSend(Contiguous(a), peer, OnStream(i))
-			if err != nil {
-				return err
-			}
-			r, err := n.DeclareReceive(Contiguous(b), peer, OnStream(i))
-			if err != nil {
-				return err
-			}
+			s := Must(n.DeclareSend(Contiguous(a), peer, OnStream(i)))
+			r := Must(n.DeclareReceive(Contiguous(b), peer, OnStream(i)))
 			handles, receives = append(handles, s), append(receives, r)
 			out, in, from = append(out, a), append(in, b), append(from, peer)
 		}
 	}
-	all, err := n.Multiple(append(handles, receives...)...)
-	if err != nil {
-		return err
-	}
+	all := Must(n.Multiple(append(handles, receives...)...))
 	for round := 0; ; round++ {
 		if round == number(args[0]) {
 			for _, p := range n.Stats().Peers {

@@ -82,10 +82,7 @@ func TestGroupsGoBack(t *testing.T) {
 		ctx := within(t)
 		var groups []*Group
 		for range count {
-			g, err := worlds[rank].Split(ctx, 0, 0)
-			if err != nil {
-				return err
-			}
+			g := splitOf(t, worlds[rank], ctx, 0, 0)
 			groups = append(groups, g)
 			if err := g.Run(ctx, Barrier()); err != nil {
 				return err
@@ -109,10 +106,7 @@ func TestGroupsGoBack(t *testing.T) {
 		return arenas(t) <= files+kept && mappedArenas(t) <= mappings+2*kept // by both nodes
 	})
 	each(t, 2, func(rank int) error {
-		g, err := worlds[rank].Split(within(t), 0, 0)
-		if err != nil {
-			return err
-		}
+		g := splitOf(t, worlds[rank], within(t), 0, 0)
 		return errors.Join(g.Run(within(t), Barrier()), g.Close())
 	})
 }

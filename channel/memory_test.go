@@ -13,13 +13,10 @@ import (
 func TestWaitersTakeNoNodeLock(t *testing.T) {
 	nodes := join(t, 2, WithProviders("tcp"))
 	a, b := nodes[0], nodes[1]
-	s, _ := send(t, a, 1, 8)
-	r, _ := receive(t, b, 0, 8)
+	s, r := sendReceive(t, a, b, 8)
 	pass(t, s, r, r)
-	m, err := a.Alloc(100)
-	require.NoError(t, err)
-	p, err := a.peer(1)
-	require.NoError(t, err)
+	m := newMemory(t, a, 100)
+	p := peerOf(t, a, 1)
 	require.Len(t, *a.engines.Load(), 1)
 	done := make(chan error, 1)
 	a.mu.Lock()
@@ -46,8 +43,7 @@ func TestClosedMemory(t *testing.T) {
 	var old [][]byte
 	const size = 3 * 4096
 	for range 4 {
-		m, err := a.Alloc(size)
-		require.NoError(t, err)
+		m := newMemory(t, a, size)
 		require.Len(t, m.Bytes(), size)
 		memories, old = append(memories, m), append(old, m.Bytes())
 	}
@@ -59,8 +55,7 @@ func TestClosedMemory(t *testing.T) {
 		}
 		return err
 	}
-	heap, err := a.DeclareSend(Contiguous(make([]byte, 100)), 1)
-	require.NoError(t, err)
+	heap := declareSend(t, a, Contiguous(make([]byte, 100)), 1)
 	for _, i := range []int{1, 3, 2} {
 		require.NoError(t, memories[i].Close())
 		require.Nil(t, memories[i].Bytes())
@@ -77,8 +72,7 @@ func TestClosedMemory(t *testing.T) {
 		require.NoError(t, heap.WaitContext(within(t)))
 	}
 	for range 16 { // by then some of it has been given out again
-		m, err := a.Alloc(100)
-		require.NoError(t, err)
+		m := newMemory(t, a, 100)
 		memories = append(memories, m)
 		require.NoError(t, declare(m.Bytes()))
 	}
@@ -97,15 +91,13 @@ func TestMemoryAfterClose(t *testing.T) {
 		nodes := join(t, 2, WithProviders(provider))
 		var old [][]byte
 		for _, size := range []int{100, 4096, 3 << 20, 5 << 20} {
-			m, err := nodes[0].Alloc(size)
-			require.NoError(t, err)
+			m := newMemory(t, nodes[0], size)
 			old = append(old, m.Bytes())
 			if size == 5<<20 {
 				require.NoError(t, m.Close())
 			}
 		}
-		s, of := send(t, nodes[0], 1, 4096)
-		r, at := receive(t, nodes[1], 0, 4096)
+		s, r, of, at := sendReceiveBytes(t, nodes[0], nodes[1], 4096)
 		pass(t, s, r, r)
 		_, _ = of, at
 		require.NoError(t, nodes[0].Close())
@@ -118,8 +110,7 @@ func TestMemoryAfterClose(t *testing.T) {
 		require.NoError(t, nodes[1].Close())
 		again := join(t, 2, WithProviders(provider))
 		for _, size := range []int{100, 3 << 20, 5 << 20} {
-			m, err := again[0].Alloc(size)
-			require.NoError(t, err)
+			m := newMemory(t, again[0], size)
 			for _, b := range old {
 				b[0] = 0xff
 			}
@@ -133,14 +124,12 @@ func TestMemoryAfterClose(t *testing.T) {
 func TestAlignment(t *testing.T) {
 	n := join(t, 1)[0]
 	for _, size := range []int{1, 100, 4096, 100_000} {
-		m, err := n.Alloc(size)
-		require.NoError(t, err)
+		m := newMemory(t, n, size)
 		require.Zero(t, m.start()%uintptr(pageSize))
 	}
 	n = join(t, 2, WithProviders("shm"))[0]
 	for _, size := range []int{1, 100, 4096, 100_000} {
-		m, err := n.Alloc(size)
-		require.NoError(t, err)
+		m := newMemory(t, n, size)
 		require.Zero(t, m.start()%uintptr(pageSize))
 	}
 }
@@ -152,16 +141,11 @@ func TestRegisteredOnce(t *testing.T) {
 		nodes := join(t, 2, WithProviders(provider))
 		b := make([]byte, 4*100_000)
 		in := make([]byte, 100_000)
-		whole, err := nodes[0].DeclareSend(Strided(b, 0, 25_000, 4, 100_000), 1)
-		require.NoError(t, err)
-		r, err := nodes[1].DeclareReceive(Contiguous(in), 0)
-		require.NoError(t, err)
+		whole, r := declareBoth(t, nodes[0], nodes[1], Strided(b, 0, 25_000, 4, 100_000), Contiguous(in))
 		pass(t, whole, r, r)
-		part, err := nodes[0].DeclareSend(Contiguous(b[100_000:200_000]), 1)
-		require.NoError(t, err)
+		part := declareSend(t, nodes[0], Contiguous(b[100_000:200_000]), 1)
 		pass(t, part, r, r)
-		again, err := nodes[0].DeclareSend(Contiguous(b[300_000:]), 1)
-		require.NoError(t, err)
+		again := declareSend(t, nodes[0], Contiguous(b[300_000:]), 1)
 		list := (*nodes[0].engines.Load())[0].registered.list
 		require.Len(t, list, 1)
 		require.Equal(t, 3, list[0].users)
@@ -169,8 +153,7 @@ func TestRegisteredOnce(t *testing.T) {
 		b[100_000], b[199_999] = 1, 2
 		pass(t, part, r, part)
 		require.Equal(t, b[100_000:200_000], in)
-		other, err := nodes[0].DeclareSend(Contiguous(make([]byte, 100_000)), 1)
-		require.NoError(t, err)
+		other := declareSend(t, nodes[0], Contiguous(make([]byte, 100_000)), 1)
 		require.Len(t, (*nodes[0].engines.Load())[0].registered.list, 2)
 		for _, h := range []*Handle{part, again, other} {
 			require.NoError(t, h.Close())

@@ -144,8 +144,7 @@ func TestMistakes(t *testing.T) {
 
 func (m *mistake) play(t *testing.T) {
 	ctx := ranks.Within(t)
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	ln := ranks.Listen(t)
 	server := ln.Addr().String()
 	t.Cleanup(func() { ln.Close() })
 	switch {

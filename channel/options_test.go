@@ -30,8 +30,7 @@ func TestOptionDefaults(t *testing.T) {
 
 	apart(t, func(t *testing.T, provider string) {
 		nodes := join(t, 2, append(zero, WithProviders(provider))...)
-		s, out := send(t, nodes[0], 1, 8)
-		r, in := receive(t, nodes[1], 0, 8)
+		s, r, out, in := sendReceiveBytes(t, nodes[0], nodes[1], 8)
 		copy(out, "a messag")
 		require.NoError(t, errors.Join(s.Start(), r.Start()))
 		require.NoError(t, errors.Join(s.WaitContext(within(t)), r.WaitContext(within(t))))
@@ -77,8 +76,7 @@ func TestWaitSetting(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			nodes := join(t, 2, c.opts...)
-			s, _ := send(t, nodes[0], 1, 8)
-			r, _ := receive(t, nodes[1], 0, 8)
+			s, r := sendReceive(t, nodes[0], nodes[1], 8)
 			require.NoError(t, r.Start())
 			waited := make(chan error, 1)
 			go func() { waited <- r.WaitContext(within(t)) }()
@@ -101,17 +99,15 @@ func TestUnknownProvider(t *testing.T) {
 func TestLogger(t *testing.T) {
 	var b lockedBuffer
 	nodes := join(t, 2, WithProviders("tcp"), WithLogger(slog.New(slog.NewTextHandler(&b, &slog.HandlerOptions{Level: slog.LevelDebug}))))
-	s, _ := send(t, nodes[0], 1, 8)
-	r, _ := receive(t, nodes[1], 0, 8)
+	s, r := sendReceive(t, nodes[0], nodes[1], 8)
 	require.NoError(t, errors.Join(s.Start(), r.Start()))
 	require.NoError(t, r.WaitContext(within(t)))
-	p, err := nodes[0].peer(1)
-	require.NoError(t, err)
+	p := peerOf(t, nodes[0], 1)
 	p.mu.Lock()
 	conn := p.conn
 	p.mu.Unlock()
 	require.NoError(t, conn.Close())
-	err = r.Start()
+	err := r.Start()
 	if err == nil {
 		err = r.WaitContext(within(t))
 	}

@@ -17,10 +17,8 @@ import (
 // heapPair declares messages of heap memory, which go through a pipe on shm.
 func heapPair(t testing.TB, a, b *Node, size int, opts ...DeclareOption) (s, r *Handle, out, in []byte) {
 	out, in = make([]byte, size), make([]byte, size)
-	s, err := a.DeclareSend(Contiguous(out), b.Rank(), opts...)
-	require.NoError(t, err)
-	r, err = b.DeclareReceive(Contiguous(in), a.Rank(), opts...)
-	require.NoError(t, err)
+	s = declareSend(t, a, Contiguous(out), b.Rank(), opts...)
+	r = declareReceive(t, b, Contiguous(in), a.Rank(), opts...)
 	return s, r, out, in
 }
 
@@ -70,18 +68,11 @@ func TestPacks(t *testing.T) {
 			}
 			sent := Strided(out, rng.IntN(64), block, count, stride)
 			in := make([]byte, block*count)
-			s, err := nodes[0].DeclareSend(sent, 1)
-			require.NoError(t, err)
-			r, err := nodes[1].DeclareReceive(Contiguous(in), 0)
-			require.NoError(t, err)
+			s, r := declareBoth(t, nodes[0], nodes[1], sent, Contiguous(in))
 			for range 3 {
 				clear(in)
-				require.NoError(t, s.Start())
-				require.NoError(t, r.Start())
-				done := make(chan error)
-				go func() { done <- s.WaitContext(within(t)) }()
-				require.NoError(t, r.WaitContext(within(t)))
-				require.NoError(t, <-done)
+				startAll(t, s, r)
+				arrives(t, s, r)
 				want := make([]byte, len(in))
 				sent.shape.Gather(want, 0)
 				require.True(t, bytes.Equal(want, in))
@@ -159,12 +150,8 @@ func TestPipeSizes(t *testing.T) {
 		s, r, out, in := heapPair(t, a, b, size, OnStream(i))
 		handles = append(handles, s)
 		random(rand.New(rand.NewPCG(1, uint64(i))), out)
-		require.NoError(t, s.Start())
-		require.NoError(t, r.Start())
-		done := make(chan error)
-		go func() { done <- s.WaitContext(within(t)) }()
-		require.NoError(t, r.WaitContext(within(t)))
-		require.NoError(t, <-done)
+		startAll(t, s, r)
+		arrives(t, s, r)
 		require.True(t, bytes.Equal(out, in))
 		want := large
 		if i >= pipesLarge {
@@ -200,8 +187,7 @@ func TestPipeSenderAway(t *testing.T) {
 				computed <- struct{}{}
 			}()
 			require.NoError(t, <-started)
-			require.NoError(t, r.Start())
-			require.NoError(t, r.WaitContext(within(t)))
+			require.NoError(t, r.Run(within(t)))
 			stop.Store(true)
 			<-computed
 			require.NoError(t, s.WaitContext(within(t)))
@@ -230,9 +216,7 @@ func TestPipeRefused(t *testing.T) {
 				p.s, p.r, p.out, p.in = heapPair(t, a, b, size)
 				if p.wrong {
 					require.NoError(t, p.r.Close())
-					var err error
-					p.r, err = b.DeclareReceive(Contiguous(make([]byte, size-1)), a.Rank())
-					require.NoError(t, err)
+					p.r = declareReceive(t, b, Contiguous(make([]byte, size-1)), a.Rank())
 				}
 				random(rng, p.out)
 				pairs = append(pairs, p)
@@ -267,11 +251,9 @@ func TestPipeRefused(t *testing.T) {
 			failures := <-done
 			// What was complete before it was refused is an error of a later start,
 			// once word of it has come: with an answer at the latest.
-			answer, _ := send(t, b, a.Rank(), 8, OnStream(1))
-			answered, _ := receive(t, a, b.Rank(), 8, OnStream(1))
+			answer, answered := sendReceive(t, b, a, 8, OnStream(1))
 			require.NoError(t, answer.Start())
-			require.NoError(t, answered.Start())
-			require.NoError(t, answered.WaitContext(within(t)))
+			require.NoError(t, answered.Run(within(t)))
 			s, r, _, _ := heapPair(t, a, b, 0)
 			for {
 				err := s.Start()
@@ -281,8 +263,7 @@ func TestPipeRefused(t *testing.T) {
 				require.ErrorIs(t, err, ErrLength)
 				failures++
 			}
-			require.NoError(t, r.Start())
-			require.NoError(t, r.WaitContext(within(t)))
+			require.NoError(t, r.Run(within(t)))
 			require.NoError(t, s.WaitContext(within(t)))
 			wrong := 0
 			for _, p := range pairs {
@@ -314,17 +295,13 @@ func pipeLeft(t *testing.T) {
 	whole, r1, out, in := heapPair(t, a, b, a.pipeSize()/2)
 	random(rand.New(rand.NewPCG(5, 6)), out)
 	part, r2, _, _ := heapPair(t, a, b, 3*pipeMost)
-	ping, _ := send(t, a, 1, 8, OnStream(1))
-	pong, _ := receive(t, b, 0, 8, OnStream(1))
-	require.NoError(t, ping.Start())
-	require.NoError(t, pong.Start())
+	ping, pong := sendReceive(t, a, b, 8, OnStream(1))
+	startAll(t, ping, pong)
 	require.NoError(t, pong.WaitContext(within(t))) // connected
-	require.NoError(t, whole.Start())
-	require.NoError(t, whole.WaitContext(within(t)))
+	require.NoError(t, whole.Run(within(t)))
 	require.NoError(t, part.Start())
 	closeEarly(t, a, 1, 1)
-	require.NoError(t, r1.Start())
-	require.NoError(t, r1.WaitContext(within(t)))
+	require.NoError(t, r1.Run(within(t)))
 	require.True(t, bytes.Equal(out, in))
 	require.NoError(t, r2.Start())
 	require.ErrorIs(t, r2.WaitContext(within(t)), ErrPeerLeft)
@@ -336,8 +313,7 @@ func TestDirect(t *testing.T) {
 	everywhere(t, func(t *testing.T, a, b *Node) {
 		size := 8 * chunkMin
 		out := make([]byte, size)
-		s, err := a.DeclareSend(Contiguous(out), b.Rank())
-		require.NoError(t, err)
+		s := declareSend(t, a, Contiguous(out), b.Rank())
 		r, in := receive(t, b, a.Rank(), size)
 		rng := rand.New(rand.NewPCG(7, 8))
 		for range 20 {
@@ -346,8 +322,7 @@ func TestDirect(t *testing.T) {
 			require.NoError(t, r.Start())
 			done := make(chan error)
 			go func() { done <- r.WaitContext(within(t)) }() // ready to copy
-			require.NoError(t, s.Start())
-			require.NoError(t, s.WaitContext(within(t)))
+			require.NoError(t, s.Run(within(t)))
 			require.NoError(t, <-done)
 			require.True(t, bytes.Equal(out, in))
 		}

@@ -161,20 +161,13 @@ func halo(ctx context.Context, n *Node, rounds int, hook hooks) error {
 	var from []int
 	for i, size := range faces {
 		for dir, to := range []int{next, last} {
-			m, err := n.Alloc(2 * size)
-			if err != nil {
-				return err
-			}
+			m := Must(n.Alloc(2 * size))
 			o, b := [2][]byte{m.Bytes()[:size], make([]byte, size)}, [2][]byte{m.Bytes()[size:], make([]byte, size)}
 			source := []int{last, next}[dir]
 			var s, r [2]*Handle
 			for heap := range 2 {
-				if s[heap], err = n.DeclareSend(Contiguous(o[heap]), to, OnStream(10*i+dir)); err != nil {
-					return err
-				}
-				if r[heap], err = n.DeclareReceive(Contiguous(b[heap]), source, OnStream(10*i+dir)); err != nil {
-					return err
-				}
+				s[heap] = Must(n.DeclareSend(Contiguous(o[heap]), to, OnStream(10*i+dir)))
+				r[heap] = Must(n.DeclareReceive(Contiguous(b[heap]), source, OnStream(10*i+dir)))
 			}
 			for turn := range turns {
 				t, sh, rh := &turns[turn], (turn+i+dir)%2, (turn/2+i)%2
@@ -233,13 +226,7 @@ func paint(b []byte, rank, round, message int) {
 
 // TestHalo: processes on a ring, also more than there are CPUs.
 func TestHalo(t *testing.T) {
-	rounds := "8" // each turn twice
-	switch {
-	case testing.Short():
-		rounds = "4"
-	case need.WantLong():
-		rounds = "50"
-	}
+	rounds := need.ByForm("4", "8", "50") // each turn twice
 	processes(t, func(t *testing.T, provider string, run runner) {
 		for _, size := range []int{1, 2, 3, 16} {
 			t.Run(fmt.Sprint(size), func(t *testing.T) {
@@ -285,13 +272,7 @@ func death(ctx context.Context, n *Node, args []string) error {
 // TestDeath: kill -9 at any moment of a halo exchange. All others end with an
 // error that names the dead one, or a rank that has left because of it.
 func TestDeath(t *testing.T) {
-	rounds := 2 // TestSiege kills more of them
-	switch {
-	case testing.Short():
-		rounds = 1
-	case need.WantLong():
-		rounds = 10
-	}
+	rounds := need.ByForm(1, 2, 10) // TestSiege kills more of them
 	processes(t, func(t *testing.T, provider string, run runner) {
 		if provider == "tcp" {
 			need.Full(t)
@@ -322,10 +303,7 @@ func TestDeath(t *testing.T) {
 // deadline that passes leaves everything as it is: once the stopped rank goes on,
 // every byte of every round is right.
 func pause(ctx context.Context, n *Node, args []string) error {
-	peer, err := swapPIDs(ctx, n)
-	if err != nil {
-		return err
-	}
+	peer := Must(swapPIDs(ctx, n))
 	turn, seed := n.Rank(), uint64(number(args[1]))
 	r := rand.New(rand.NewPCG(seed, uint64(n.Rank())))
 	timeouts := 0
@@ -334,7 +312,7 @@ func pause(ctx context.Context, n *Node, args []string) error {
 	goesOn := make(chan os.Signal, 1)
 	signal.Notify(goesOn, syscall.SIGCONT)
 	defer signal.Stop(goesOn)
-	err = halo(ctx, n, number(args[0]), hooks{
+	err := halo(ctx, n, number(args[0]), hooks{
 		before: func(round int) {
 			// In turns, so that no process stops another while being stopped itself. A
 			// process may run on until its own turn after it was told to stop; so it waits
@@ -400,10 +378,7 @@ func swapPIDs(ctx context.Context, n *Node) (int, error) {
 func TestStop(t *testing.T) {
 	t.Parallel() // it waits most of the time
 
-	rounds := 40 // with as many stops as a quarter of that
-	if need.WantLong() {
-		rounds = 400
-	}
+	rounds := need.InLong(40, 400) // with as many stops as a quarter of that
 	processes(t, func(t *testing.T, provider string, run runner) {
 		t.Parallel()
 		rounds := rounds
@@ -438,22 +413,16 @@ func away(ctx context.Context, n *Node, args []string) error {
 func awayOnce(ctx context.Context, n *Node, busy, first int, kind string, stream int, file string) error {
 	const size = 1 << 20
 	var h *Handle
-	m, err := n.Alloc(2 * size)
-	if err != nil {
-		return err
-	}
+	m := Must(n.Alloc(2 * size))
 	b := m.Bytes()
 	if kind == "heap" || kind == "direct" && n.Rank() == 0 {
 		b = make([]byte, 2*size)
 	}
 	if n.Rank() == 0 {
 		paint(b, 0, 0, 0)
-		h, err = n.DeclareSend(Contiguous(b[:size]), 1, OnStream(stream))
+		h = Must(n.DeclareSend(Contiguous(b[:size]), 1, OnStream(stream)))
 	} else {
-		h, err = n.DeclareReceive(Strided(b, 0, size/8, 8, size/4), 0, OnStream(stream))
-	}
-	if err != nil {
-		return err
+		h = Must(n.DeclareReceive(Strided(b, 0, size/8, 8, size/4), 0, OnStream(stream)))
 	}
 	// The other's process number tells that it has started, if it is the first.
 	if n.Rank() != first {
@@ -546,10 +515,7 @@ func TestAway(t *testing.T) {
 func readDying(ctx context.Context, n *Node, _ []string) error {
 	const size = 64 << 20
 	if n.Rank() == 0 {
-		s, err := n.DeclareSend(Contiguous(make([]byte, size)), 1)
-		if err != nil {
-			return err
-		}
+		s := Must(n.DeclareSend(Contiguous(make([]byte, size)), 1))
 		if err := s.Start(); err != nil {
 			return err
 		}
@@ -558,14 +524,8 @@ func readDying(ctx context.Context, n *Node, _ []string) error {
 		}
 		return s.WaitContext(ctx)
 	}
-	r, err := n.DeclareReceive(Contiguous(make([]byte, size)), 0)
-	if err != nil {
-		return err
-	}
-	victim, err := swapPIDs(ctx, n)
-	if err != nil {
-		return err
-	}
+	r := Must(n.DeclareReceive(Contiguous(make([]byte, size)), 0))
+	victim := Must(swapPIDs(ctx, n))
 	q := r.in.q.Load()
 	for ready := false; !ready; { // and its layout is here
 		q.progress()

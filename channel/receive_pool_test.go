@@ -39,16 +39,14 @@ func TestStorm(t *testing.T) {
 				}
 				round := func(k int) {
 					for i, r := range receives {
-						require.NoError(t, r.Start())
-						require.NoError(t, r.WaitContext(within(t)))
+						require.NoError(t, r.Run(within(t)))
 						require.EqualValues(t, k, binary.LittleEndian.Uint64(ins[i]), "message of rank %d", 1+i/streams)
 					}
 				}
 				start := func(k int) {
 					for i, s := range sends {
 						binary.LittleEndian.PutUint64(outs[i], uint64(k))
-						require.NoError(t, s.Start())
-						require.NoError(t, s.WaitContext(within(t)))
+						require.NoError(t, s.Run(within(t)))
 					}
 				}
 				start(0)

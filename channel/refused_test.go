@@ -16,8 +16,7 @@ import (
 // talk passes a message from a to b, and returns what each knows of the other.
 func talk(t *testing.T, a, b *Node) (ofB, ofA PeerStats) {
 	t.Helper()
-	s, _ := send(t, a, b.Rank(), 8)
-	r, _ := receive(t, b, a.Rank(), 8)
+	s, r := sendReceive(t, a, b, 8)
 	require.NoError(t, errors.Join(s.Start(), r.Start()))
 	require.NoError(t, errors.Join(s.WaitContext(within(t)), r.WaitContext(within(t))))
 	return a.Stats().Peers[0], b.Stats().Peers[0]

@@ -39,18 +39,15 @@ func queued(t *testing.T, test func(t *testing.T, provider string)) {
 // those are up.
 func joinQueue(t testing.TB, provider string, opts ...Option) (nodes []*Node, a, b *queue) {
 	nodes = join(t, 2, append(opts, WithProviders(provider))...)
-	s, _ := send(t, nodes[0], 1, 8, OnStream(MaxStream))
-	r, _ := receive(t, nodes[1], 0, 8, OnStream(MaxStream))
+	s, r := sendReceive(t, nodes[0], nodes[1], 8, OnStream(MaxStream))
 	require.NoError(t, s.Start())
-	require.NoError(t, r.Start())
-	require.NoError(t, r.WaitContext(within(t)))
+	require.NoError(t, r.Run(within(t)))
 	require.NoError(t, s.WaitContext(within(t)))
 	return nodes, queueTo(t, nodes[0], 1), queueTo(t, nodes[1], 0)
 }
 
 func queueTo(t testing.TB, n *Node, rank int) *queue {
-	p, err := n.peer(rank)
-	require.NoError(t, err)
+	p := peerOf(t, n, rank)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	require.NotNil(t, p.queue)
@@ -87,9 +84,7 @@ func (o arrival) String() string {
 
 // receiveHalves declares a receive whose layout, of two halves, is told the peer.
 func receiveHalves(t testing.TB, at *Node, from, size int, opts ...DeclareOption) *Handle {
-	h, err := at.DeclareReceive(Strided(make([]byte, size+8), 0, size/2, 2, size/2+8), from, opts...)
-	require.NoError(t, err)
-	return h
+	return declareReceive(t, at, Strided(make([]byte, size+8), 0, size/2, 2, size/2+8), from, opts...)
 }
 
 // known says whether a peer that reaches the rank of a handle knows where its messages are.
@@ -208,10 +203,7 @@ func TestWhoMoves(t *testing.T) {
 				}
 				src, from := room(t, a, shape.size, own, shape.src)
 				dst, into := room(t, b, shape.size, own, shape.dst)
-				s, err := a.DeclareSend(from, 1)
-				require.NoError(t, err)
-				d, err := b.DeclareReceive(into, 0)
-				require.NoError(t, err)
+				s, d := declareBoth(t, a, b, from, into)
 				for i, o := range []arrival{senderSecond, receiverSecond, atOnce} {
 					for k, away := range []string{"none", "sender", "receiver"} {
 						if (i+k+turn)%3 != 0 && !need.WantLong() {
@@ -234,10 +226,7 @@ func TestWhoMoves(t *testing.T) {
 							}
 							stop()
 						}
-						wait := make(chan error, 1)
-						go func() { wait <- s.WaitContext(within(t)) }()
-						require.NoError(t, d.WaitContext(within(t)), name)
-						require.NoError(t, <-wait, name)
+						arrives(t, s, d, name)
 						require.True(t, bytes.Equal(packed(from), packed(into)), name)
 						if o == receiverSecond && shape.read {
 							reads++
@@ -256,10 +245,7 @@ func TestWhoMoves(t *testing.T) {
 // TestRace: both start at random times. Whichever side moves a message, each arrives once, in
 // order.
 func TestRace(t *testing.T) {
-	rounds := 300
-	if need.WantLong() {
-		rounds = 2000
-	}
+	rounds := need.InLong(300, 2000)
 	queued(t, func(t *testing.T, provider string) {
 		nodes, _, _ := joinQueue(t, provider)
 		size := eagerQueued + 8
@@ -313,8 +299,7 @@ func TestReadActive(t *testing.T) {
 	queued(t, func(t *testing.T, provider string) {
 		nodes, qa, qb := joinQueue(t, provider)
 		const size = 3 << 20
-		s, _ := send(t, nodes[0], 1, size)
-		r, _ := receive(t, nodes[1], 0, size)
+		s, r := sendReceive(t, nodes[0], nodes[1], size)
 		for i := range 10 {
 			src, dst := allocate(t, nodes[0], size, i%2 == 0), allocate(t, nodes[1], size, i%3 == 0)
 			rand.NewChaCha8([32]byte{byte(i)}).Read(src)
@@ -368,8 +353,7 @@ func TestReadClose(t *testing.T) {
 		const size = 8 << 20
 		t.Run("receiver", func(t *testing.T) {
 			nodes, qa, qb := joinQueue(t, provider)
-			s, _ := send(t, nodes[0], 1, size)
-			r, _ := receive(t, nodes[1], 0, size)
+			s, r := sendReceive(t, nodes[0], nodes[1], size)
 			startIn(t, receiverSecond, qa, qb, s, r)
 			closed := make(chan error, 1)
 			go func() { closed <- nodes[1].Close() }()
@@ -378,8 +362,7 @@ func TestReadClose(t *testing.T) {
 		})
 		t.Run("sender", func(t *testing.T) {
 			nodes, qa, qb := joinQueue(t, provider)
-			s, out := send(t, nodes[0], 1, size)
-			r, in := receive(t, nodes[1], 0, size)
+			s, r, out, in := sendReceiveBytes(t, nodes[0], nodes[1], size)
 			rand.NewChaCha8([32]byte{}).Read(out)
 			want := bytes.Clone(out) // which is gone when the node is
 			startIn(t, receiverSecond, qa, qb, s, r)
@@ -494,15 +477,11 @@ func TestHostile(t *testing.T) {
 				s.send, _ = send(t, nodes[0], 1, size, OnStream(2))
 				s.back = receiveHalves(t, nodes[1], 0, size, OnStream(2))
 				until(t, a, func() bool { return known(a.peer, s.back) })
-				require.NoError(t, s.recv.Start())
-				require.NoError(t, s.send.Start())
+				startAll(t, s.recv, s.send)
 				c.do(s)
 				for _, h := range []*Handle{s.recv, s.send} {
 					err := h.WaitContext(within(t))
-					var e *Error
-					require.ErrorAs(t, err, &e)
-					require.ErrorIs(t, err, c.want)
-					require.Equal(t, 1, e.Rank)
+					requireError(t, err, c.want, 1)
 				}
 			})
 		})
@@ -551,8 +530,7 @@ func TestHostileReady(t *testing.T) {
 		} {
 			t.Run(c.name, func(t *testing.T) {
 				nodes, a, b := joinQueue(t, provider)
-				s, _ := send(t, nodes[0], 1, size)
-				r, _ := receive(t, nodes[1], 0, size)
+				s, r := sendReceive(t, nodes[0], nodes[1], size)
 				until(t, b, func() bool { return known(b.peer, s) })
 				require.NoError(t, s.Start())
 				until(t, b, func() bool { return b.in[0].ready[s.k] != header{} })
@@ -575,8 +553,7 @@ func TestHostileReady(t *testing.T) {
 		}
 		t.Run("memory that is not", func(t *testing.T) {
 			nodes, a, b := joinQueue(t, provider)
-			s, _ := send(t, nodes[0], 1, size)
-			r, _ := receive(t, nodes[1], 0, size)
+			s, r := sendReceive(t, nodes[0], nodes[1], size)
 			until(t, b, func() bool { return known(b.peer, s) })
 			s.where = where{s.id, 0xdead, 0x1000}
 			startIn(t, receiverSecond, a, b, s, r)
@@ -626,8 +603,7 @@ func TestLateLength(t *testing.T) {
 		require.NoError(t, small.Start())
 		var large, into []*Handle
 		for range 2 * window {
-			s, _ := send(t, nodes[0], 1, eagerQueued+8)
-			r, _ := receive(t, nodes[1], 0, eagerQueued+8)
+			s, r := sendReceive(t, nodes[0], nodes[1], eagerQueued+8)
 			require.NoError(t, s.Start())
 			large, into = append(large, s), append(into, r)
 		}
@@ -635,8 +611,7 @@ func TestLateLength(t *testing.T) {
 		require.NoError(t, wrong.Start())
 		require.ErrorIs(t, wrong.WaitContext(within(t)), ErrLength)
 		for i, r := range into {
-			require.NoError(t, r.Start())
-			require.NoError(t, r.WaitContext(within(t)))
+			require.NoError(t, r.Run(within(t)))
 			require.NoError(t, large[i].WaitContext(within(t)))
 		}
 		var e *Error
@@ -654,10 +629,7 @@ func TestStaging(t *testing.T) {
 		const size = 3 << 20
 		src, from := room(t, nodes[0], size, true, strided(192))
 		_, into := room(t, nodes[1], size, true, strided(192))
-		s, err := nodes[0].DeclareSend(from, 1)
-		require.NoError(t, err)
-		r, err := nodes[1].DeclareReceive(into, 0)
-		require.NoError(t, err)
+		s, r := declareBoth(t, nodes[0], nodes[1], from, into)
 		until(t, qa, func() bool { return known(qa.peer, r) })
 		// Between two pieces the goroutine that copies takes the lock itself: it is free.
 		var pieces [2]atomic.Int64
@@ -683,8 +655,7 @@ func TestStaging(t *testing.T) {
 			require.True(t, bytes.Equal(packed(from), packed(into)))
 		}
 		src[0]++
-		require.NoError(t, s.Start())
-		require.NoError(t, r.Start())
+		startAll(t, s, r)
 		over()
 		require.Greater(t, pieces[0].Load(), int64(1), "packed where the sender comes first")
 		src[0]++
@@ -703,8 +674,7 @@ func TestStagingAtWireUp(t *testing.T) {
 	queued(t, func(t *testing.T, provider string) {
 		nodes := join(t, 2, WithProviders(provider))
 		const size, count = 3 * packPiece, 2
-		far, err := nodes[1].peer(0)
-		require.NoError(t, err)
+		far := peerOf(t, nodes[1], 0)
 		far.mu.Lock() // the wire-up waits for it
 		held := true
 		defer func() {
@@ -717,8 +687,7 @@ func TestStagingAtWireUp(t *testing.T) {
 		for range count {
 			src, l := room(t, nodes[0], size, false, strided(64))
 			random(rand.New(rand.NewPCG(1, uint64(len(from)))), src)
-			s, err := nodes[0].DeclareSend(l, 1)
-			require.NoError(t, err)
+			s := declareSend(t, nodes[0], l, 1)
 			large, from = append(large, s), append(from, l)
 		}
 		for stream := range 2 {
@@ -747,15 +716,12 @@ func TestStagingAtWireUp(t *testing.T) {
 			}
 		}
 		defer func() { atPiece = nil }()
-		for _, s := range large {
-			require.NoError(t, s.Start())
-		}
+		startAll(t, large...)
 		held = false
 		far.mu.Unlock()
 		for range count {
 			_, l := room(t, nodes[1], size, false, strided(192))
-			r, err := nodes[1].DeclareReceive(l, 0)
-			require.NoError(t, err)
+			r := declareReceive(t, nodes[1], l, 0)
 			require.NoError(t, r.Run(within(t)))
 			into = append(into, l)
 		}
@@ -785,10 +751,8 @@ func TestPriority(t *testing.T) {
 		for i, priority := range priorities {
 			src, dst := allocate(t, nodes[0], size, i%2 == 0), allocate(t, nodes[1], size, i%2 == 0)
 			rand.NewChaCha8([32]byte{byte(i)}).Read(src)
-			s, err := nodes[0].DeclareSend(Contiguous(src), 1, OnStream(i), WithPriority(priority))
-			require.NoError(t, err)
-			r, err := nodes[1].DeclareReceive(Contiguous(dst), 0, OnStream(i))
-			require.NoError(t, err)
+			s := declareSend(t, nodes[0], Contiguous(src), 1, OnStream(i), WithPriority(priority))
+			r := declareReceive(t, nodes[1], Contiguous(dst), 0, OnStream(i))
 			sends, receives, from, into = append(sends, s), append(receives, r), append(from, src), append(into, dst)
 		}
 		for i, r := range receives {

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // near runs a test where streams have rings: over shm, and within a rank.
@@ -57,8 +59,7 @@ func becomes(t testing.TB, a, b *Node, number uint32, sends, receives bool) {
 func carry(t testing.TB, s, r *Handle, out, in []byte, k int) {
 	t.Helper()
 	binary.BigEndian.PutUint64(out, uint64(k))
-	require.NoError(t, s.Start())
-	require.NoError(t, r.Start())
+	startAll(t, s, r)
 	require.NoError(t, WaitAllContext(within(t), r, s))
 	require.EqualValues(t, k, binary.BigEndian.Uint64(in))
 	require.EqualValues(t, k, s.k)
@@ -99,8 +100,7 @@ func TestStreamRestsLater(t *testing.T) {
 	near(t, func(t *testing.T, a, b *Node) {
 		s, out := send(t, a, b.Rank(), 8)
 		binary.BigEndian.PutUint64(out, 1)
-		require.NoError(t, s.Start())
-		require.NoError(t, s.WaitContext(within(t)))
+		require.NoError(t, s.Run(within(t)))
 		require.NoError(t, s.Close())
 		rested(t, a, b)
 		becomes(t, a, b, 0, true, true)
@@ -112,8 +112,7 @@ func TestStreamRestsLater(t *testing.T) {
 
 		s, _ = send(t, a, b.Rank(), 8)
 		r, _ = receive(t, b, a.Rank(), 9)
-		require.NoError(t, s.Start())
-		require.NoError(t, s.WaitContext(within(t)))
+		require.NoError(t, s.Run(within(t)))
 		require.ErrorIs(t, r.Run(within(t)), ErrLength)
 		require.NoError(t, s.Close())
 		require.NoError(t, r.Close())
@@ -178,8 +177,7 @@ func TestStreamUsedWhileAsked(t *testing.T) {
 				p.mu.Unlock()
 				out = make([]byte, size)
 				binary.BigEndian.PutUint64(out, 2)
-				s, err := a.DeclareSend(Contiguous(out), b.Rank())
-				require.NoError(t, err)
+				s = declareSend(t, a, Contiguous(out), b.Rank())
 				require.NoError(t, s.Start())
 				done, err := s.Test()
 				require.NoError(t, err)
@@ -189,8 +187,7 @@ func TestStreamUsedWhileAsked(t *testing.T) {
 					require.NoError(t, s.WaitContext(within(t))) // eager again
 				}
 				in = make([]byte, size)
-				r, err = b.DeclareReceive(Contiguous(in), a.Rank())
-				require.NoError(t, err)
+				r = declareReceive(t, b, Contiguous(in), a.Rank())
 				require.NoError(t, r.Start())
 				require.NoError(t, WaitAllContext(within(t), r, s))
 				require.EqualValues(t, 2, binary.BigEndian.Uint64(in))
@@ -264,10 +261,7 @@ func TestFlood(t *testing.T) {
 // as often as can be, lose and damage no message.
 func TestStreamsRestUnderUse(t *testing.T) {
 	near(t, func(t *testing.T, a, b *Node) {
-		rounds := 300
-		if testing.Short() {
-			rounds = 60
-		}
+		rounds := need.InShort(60, 300)
 		sizes := []int{8, 100, 4096, 5000, 2 * pipeLeast}
 		var over atomic.Bool
 		var resting, using sync.WaitGroup

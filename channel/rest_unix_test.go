@@ -47,10 +47,7 @@ func rest(ctx context.Context, n *Node, args []string) error {
 	if _, err := n.Exchange(ctx, nil); err != nil || first != nil {
 		return errors.Join(first, err)
 	}
-	before, err := sharedMemory()
-	if err != nil {
-		return err
-	}
+	before := Must(sharedMemory())
 	var handles []*Handle
 	var in [][]byte
 	for i := range streams {
@@ -64,14 +61,8 @@ func rest(ctx context.Context, n *Node, args []string) error {
 		out := make([]byte, size)
 		binary.BigEndian.PutUint64(out, uint64(i))
 		in = append(in, make([]byte, size))
-		s, err := n.DeclareSend(Contiguous(out), other, OnStream(1+i))
-		if err != nil {
-			return err
-		}
-		r, err := n.DeclareReceive(Contiguous(in[i]), other, OnStream(1+i))
-		if err != nil {
-			return err
-		}
+		s := Must(n.DeclareSend(Contiguous(out), other, OnStream(1+i)))
+		r := Must(n.DeclareReceive(Contiguous(in[i]), other, OnStream(1+i)))
 		handles = append(handles, s, r)
 	}
 	for _, h := range handles {
@@ -87,10 +78,7 @@ func rest(ctx context.Context, n *Node, args []string) error {
 			return fmt.Errorf("stream %d: message %d", i, got)
 		}
 	}
-	most, err := sharedMemory()
-	if err != nil {
-		return err
-	}
+	most := Must(sharedMemory())
 	if most < before+streams*ringData {
 		return fmt.Errorf("%d streams take %d bytes of shared memory: want more than the data of their rings", streams, most-before)
 	}
@@ -102,7 +90,7 @@ func rest(ctx context.Context, n *Node, args []string) error {
 	if err := awaitMemory(ctx, before+before/20); err != nil {
 		return fmt.Errorf("%d bytes of shared memory before, %d with %d streams; after: %w", before, most, streams, err)
 	}
-	_, err = n.Exchange(ctx, nil) // the other rank may not be through
+	_, err := n.Exchange(ctx, nil) // the other rank may not be through
 	return err
 }
 
@@ -194,10 +182,7 @@ func restDying(ctx context.Context, n *Node, args []string) error {
 	if err := WaitAllContext(ctx, handles...); err != nil {
 		return err
 	}
-	victim, err := swapPIDs(ctx, n)
-	if err != nil {
-		return err
-	}
+	victim := Must(swapPIDs(ctx, n))
 	if n.Rank() == 1 {
 		<-ctx.Done() // it is killed
 		return ctx.Err()
@@ -205,10 +190,7 @@ func restDying(ctx context.Context, n *Node, args []string) error {
 	if err := ranks.Stop(ctx, victim); err != nil { // it answers no question from here on
 		return err
 	}
-	most, err := sharedMemory()
-	if err != nil {
-		return err
-	}
+	most := Must(sharedMemory())
 	if most < 2*streams*ringData {
 		return fmt.Errorf("%d streams take %d bytes of shared memory: want more than the data of their rings", 2*streams, most)
 	}

@@ -70,10 +70,7 @@ func reuse(ctx context.Context, n *Node, args []string) error {
 
 // collecting carries out collectives, most of them in memory of the heap.
 func collecting(ctx context.Context, n *Node) error {
-	g, err := n.World(ctx)
-	if err != nil {
-		return err
-	}
+	g := Must(n.World(ctx))
 	return runTrials(ctx, g, trials(5, n.Size(), 12, 40_000))
 }
 
@@ -121,14 +118,8 @@ func reusing(ctx context.Context, n *Node, rounds int) error {
 				return err
 			}
 			fill(out, k+n.Rank())
-			s, err := n.DeclareSend(Contiguous(out), other)
-			if err != nil {
-				return err
-			}
-			r, err := n.DeclareReceive(Contiguous(in), other)
-			if err != nil {
-				return err
-			}
+			s := Must(n.DeclareSend(Contiguous(out), other))
+			r := Must(n.DeclareReceive(Contiguous(in), other))
 			if err := errors.Join(s.Start(), r.Start(), WaitAllContext(ctx, s, r), s.Close(), r.Close()); err != nil {
 				return err
 			}
@@ -160,10 +151,7 @@ func TestReuse(t *testing.T) {
 	need.Program(t, "true")
 	need.Program(t, "sleep")
 	processes(t, func(t *testing.T, provider string, run runner) {
-		rounds := "6"
-		if need.WantLong() {
-			rounds = "60"
-		}
+		rounds := need.InLong("6", "60")
 		r, out := run(t, 2, "reuse", rounds)
 		require.Zero(t, r.ExitStatus(), out)
 	})

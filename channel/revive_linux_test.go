@@ -34,15 +34,9 @@ func revive(ctx context.Context, n *Node, args []string) error {
 	own := args[0] == "alloc"
 	if n.Rank() == 0 {
 		// Blocks of one byte: a copy that takes its time.
-		m, err := n.Alloc(2 * size)
-		if err != nil {
-			return err
-		}
+		m := Must(n.Alloc(2 * size))
 		copy(m.Bytes(), bytes.Repeat([]byte{0x11}, 2*size))
-		s, err := n.DeclareSend(Strided(m.Bytes(), 0, 1, size, 2), 1)
-		if err != nil {
-			return err
-		}
+		s := Must(n.DeclareSend(Strided(m.Bytes(), 0, 1, size, 2), 1))
 		for err == nil {
 			if err = s.Start(); err == nil {
 				err = s.WaitContext(ctx)
@@ -62,10 +56,7 @@ func revive(ctx context.Context, n *Node, args []string) error {
 		}
 		b = m.Bytes()
 	}
-	h, err := n.DeclareReceive(Contiguous(b), 0)
-	if err != nil {
-		return err
-	}
+	h := Must(n.DeclareReceive(Contiguous(b), 0))
 	if err := stopWithin(ctx, h, b, peer); err != nil {
 		return err
 	}

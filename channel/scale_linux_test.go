@@ -69,20 +69,14 @@ func held() (weight, error) {
 
 // sparse is a halo exchange on a ring, after which a rank knows only its neighbours.
 func sparse(ctx context.Context, n *Node, args []string) error {
-	before, err := held()
-	if err != nil {
-		return err
-	}
+	before := Must(held())
 	if err := halo(ctx, n, number(args[0]), hooks{}); err != nil {
 		return err
 	}
 	if err := n.job.Barrier(ctx); err != nil {
 		return err
 	}
-	after, err := held()
-	if err != nil {
-		return err
-	}
+	after := Must(held())
 	peers := n.Stats().Peers
 	grown := after.minus(before)
 	const arenas = 6 // of the faces, and of the pipes of those that lie on the heap
@@ -96,10 +90,7 @@ func sparse(ctx context.Context, n *Node, args []string) error {
 // grow with the peers that a rank talks to, not with the job.
 func TestManyRanks(t *testing.T) {
 	need.Full(t)
-	size := 12
-	if need.WantLong() {
-		size = 256
-	}
+	size := need.InLong(12, 256)
 	r, out := run(t, "shm", size, "sparse", "2")
 	require.Zero(t, r.ExitStatus(), out)
 }
@@ -159,14 +150,8 @@ func (w weight) exceeds(bound weight) bool {
 func weigh(ctx context.Context, n *Node, args []string) error {
 	last := n.Size() - 1
 	talk := func(peer int) error {
-		s, err := n.DeclareSend(Contiguous(make([]byte, 8)), peer)
-		if err != nil {
-			return err
-		}
-		r, err := n.DeclareReceive(Contiguous(make([]byte, 8)), peer)
-		if err != nil {
-			return err
-		}
+		s := Must(n.DeclareSend(Contiguous(make([]byte, 8)), peer))
+		r := Must(n.DeclareReceive(Contiguous(make([]byte, 8)), peer))
 		return errors.Join(s.Start(), r.Start(), WaitAllContext(ctx, s, r))
 	}
 	rounds := []func() error{
@@ -200,10 +185,7 @@ func weigh(ctx context.Context, n *Node, args []string) error {
 		if err := errors.Join(round(), n.job.Barrier(ctx)); err != nil {
 			return err
 		}
-		w, err := held()
-		if err != nil {
-			return err
-		}
+		w := Must(held())
 		weights[i] = w
 		if err := n.job.Barrier(ctx); err != nil { // the next begins when all have weighed
 			return err

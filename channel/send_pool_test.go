@@ -115,8 +115,7 @@ func TestNoSendBuffers(t *testing.T) {
 func TestSignalled(t *testing.T) {
 	queued(t, func(t *testing.T, provider string) {
 		nodes, q, _ := joinQueue(t, provider)
-		s, _ := send(t, nodes[0], 1, 4000)
-		r, _ := receive(t, nodes[1], 0, 4000)
+		s, r := sendReceive(t, nodes[0], nodes[1], 4000)
 		const rounds = 20 * signalEvery
 		asked, watched := 0, 0
 		for range rounds {
@@ -168,8 +167,7 @@ func TestForgotten(t *testing.T) {
 		require.Equal(t, 3, of())
 		s, _ := send(t, nodes[0], 1, 4000) // without receives
 		for range window / 2 {
-			require.NoError(t, s.Start())
-			require.NoError(t, s.WaitContext(within(t)))
+			require.NoError(t, s.Run(within(t)))
 		}
 		q := queueTo(t, nodes[0], 1)
 		q.lock.Lock()

@@ -75,8 +75,7 @@ func TestOnceErrors(t *testing.T) {
 		require.Equal(t, 17, e.Rank)
 		require.ErrorIs(t, a.Recv(within(t), x, b.Rank(), OnStream(MaxStream+1)), ErrInvalid)
 
-		m, err := a.Alloc(100_000)
-		require.NoError(t, err)
+		m := newMemory(t, a, 100_000)
 		late := m.Bytes()
 		require.NoError(t, m.Close())
 		for _, n := range []int{8, 100_000} {
@@ -101,8 +100,7 @@ func TestOnceErrors(t *testing.T) {
 func TestOnceLeft(t *testing.T) {
 	everywhere(t, func(t *testing.T, a, b *Node) {
 		for _, n := range []int{8, 300_000} {
-			m, err := b.Alloc(n)
-			require.NoError(t, err)
+			m := newMemory(t, b, n)
 			over, cancel := context.WithCancel(t.Context())
 			cancel()
 			require.ErrorIs(t, b.Recv(over, m.Bytes(), a.Rank()), context.Canceled)
@@ -112,8 +110,7 @@ func TestOnceLeft(t *testing.T) {
 				require.NoError(t, a.Send(within(t), bytes.Repeat([]byte{7}, n), b.Rank()))
 				require.NoError(t, a.Send(within(t), make([]byte, 8), b.Rank()))
 			})
-			h, err := b.DeclareReceive(Contiguous(make([]byte, 8)), a.Rank())
-			require.NoError(t, err)
+			h := declareReceive(t, b, Contiguous(make([]byte, 8)), a.Rank())
 			require.NoError(t, h.Start()) // the next: its wait moves the one before, too
 			require.NoError(t, h.WaitContext(within(t)))
 			wg.Wait()

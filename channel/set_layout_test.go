@@ -11,10 +11,7 @@ import (
 func TestSetLayout(t *testing.T) {
 	everywhere(t, func(t *testing.T, a, b *Node) {
 		for _, size := range []int{8, 1200, 96_000} {
-			s, err := a.DeclareSend(Contiguous(allocate(t, a, size, true)), b.Rank())
-			require.NoError(t, err)
-			r, err := b.DeclareReceive(Contiguous(allocate(t, b, size, false)), a.Rank())
-			require.NoError(t, err)
+			s, r := declareBoth(t, a, b, Contiguous(allocate(t, a, size, true)), Contiguous(allocate(t, b, size, false)))
 			for i := range 8 {
 				src, dst := allocate(t, a, 3*size, i%2 == 0), allocate(t, b, 3*size, i%3 == 0)
 				random(rand.New(rand.NewPCG(2, uint64(i))), src)

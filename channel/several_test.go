@@ -21,14 +21,11 @@ func TestWaitAny(t *testing.T) {
 				random := rand.New(rand.NewPCG(1, 2))
 				var sends, receives []*Handle
 				for i, size := range []int{8, 1000, 8, 9000, 300_000, 8} {
-					s, _ := send(t, a, b.Rank(), size, OnStream(i))
-					r, _ := receive(t, b, a.Rank(), size, OnStream(i))
+					s, r := sendReceive(t, a, b, size, OnStream(i))
 					sends, receives = append(sends, s), append(receives, r)
 				}
 				for range 5 {
-					for _, r := range receives {
-						require.NoError(t, r.Start())
-					}
+					startAll(t, receives...)
 					for _, next := range random.Perm(len(sends)) {
 						before := b.Stats().Sleeps
 						got := make(chan int, 1)
@@ -42,8 +39,7 @@ func TestWaitAny(t *testing.T) {
 						if how != "" {
 							eventually(t, func() bool { return b.Stats().Sleeps > before })
 						}
-						require.NoError(t, sends[next].Start())
-						require.NoError(t, sends[next].WaitContext(within(t)))
+						require.NoError(t, sends[next].Run(within(t)))
 						require.Equal(t, next, <-got)
 						require.False(t, receives[next].Active())
 					}
@@ -61,13 +57,10 @@ func TestWaitSome(t *testing.T) {
 	everywhere(t, func(t *testing.T, a, b *Node) {
 		var sends, receives []*Handle
 		for i := range 4 {
-			s, _ := send(t, a, b.Rank(), 8, OnStream(i))
-			r, _ := receive(t, b, a.Rank(), 8, OnStream(i))
+			s, r := sendReceive(t, a, b, 8, OnStream(i))
 			sends, receives = append(sends, s), append(receives, r)
 		}
-		for _, r := range receives {
-			require.NoError(t, r.Start())
-		}
+		startAll(t, receives...)
 		i, err := TestAny(receives...)
 		require.NoError(t, err)
 		require.Equal(t, -1, i)
@@ -97,8 +90,7 @@ func TestWaitAnyEnds(t *testing.T) {
 	nodes := join(t, 2)
 	r, _ := receive(t, nodes[1], 0, 8)
 	other, _ := receive(t, nodes[1], 0, 8)
-	require.NoError(t, r.Start())
-	require.NoError(t, other.Start())
+	startAll(t, r, other)
 
 	i, err := WaitAny(within(t))
 	require.NoError(t, err)

@@ -115,8 +115,7 @@ func TestLateProbe(t *testing.T) {
 				var links [2]*link
 				var ends [2]verbs.Endpoint
 				for i, n := range nodes {
-					p, err := n.peer(1 - i)
-					require.NoError(t, err)
+					p := peerOf(t, n, 1-i)
 					ws[i] = &wiring{peer: p, conn: conns[i], r: bufio.NewReader(conns[i])}
 					ports, err := n.ports(provider, conns[i])
 					require.NoError(t, err)
@@ -157,12 +156,9 @@ func TestLateProbe(t *testing.T) {
 
 // tcpPair returns the two ends of a connection.
 func tcpPair(t *testing.T) (a, b net.Conn) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	a, err = net.Dial("tcp", l.Addr().String())
-	require.NoError(t, err)
-	b, err = l.Accept()
+	l := ranks.Listen(t)
+	a = ranks.Dial(t, l.Addr().String())
+	b, err := l.Accept()
 	require.NoError(t, err)
 	t.Cleanup(func() { a.Close(); b.Close() })
 	return a, b

@@ -12,15 +12,8 @@ import (
 func TestGateWakes(t *testing.T) {
 	const size = 300_000
 	nodes := join(t, 2, WithProviders("shm"), WithWait("sleep"))
-	memory := func(n *Node) Layout {
-		m, err := n.Alloc(size)
-		require.NoError(t, err)
-		return Contiguous(m.Bytes())
-	}
-	s, err := nodes[0].DeclareSend(memory(nodes[0]), 1)
-	require.NoError(t, err)
-	r, err := nodes[1].DeclareReceive(memory(nodes[1]), 0)
-	require.NoError(t, err)
+	memory := func(n *Node) Layout { return Contiguous(allocate(t, n, size, true)) }
+	s, r := declareBoth(t, nodes[0], nodes[1], memory(nodes[0]), memory(nodes[1]))
 	eventually(t, func() bool {
 		return known(s.peer(), r) && known(r.peer(), s) && r.in.r.Load() != nil
 	})
@@ -60,18 +53,14 @@ func TestSleeperMovesOthers(t *testing.T) {
 		nodes := join(t, 2, WithProviders("shm"), WithWait("sleep"))
 		deep(nodes...)
 		a, b := nodes[0], nodes[1]
-		x, _ := send(t, a, 1, 8, OnStream(1))
-		xr, _ := receive(t, b, 0, 8, OnStream(1))
-		yr, err := b.DeclareReceive(Contiguous(make([]byte, size)), 0)
-		require.NoError(t, err)
+		x, xr := sendReceive(t, a, b, 8, OnStream(1))
+		yr := declareReceive(t, b, Contiguous(make([]byte, size)), 0)
 		require.NoError(t, x.Start()) // connects
 		require.NoError(t, xr.Run(within(t)))
 		require.NoError(t, x.WaitContext(within(t)))
-		require.NoError(t, yr.Start())
-		require.NoError(t, xr.Start())
+		startAll(t, yr, xr)
 		over := asleep(t, b, func() error { return xr.WaitContext(within(t)) })
-		y, err := a.DeclareSend(Contiguous(allocate(t, a, size, alloc)), 1)
-		require.NoError(t, err)
+		y := declareSend(t, a, Contiguous(allocate(t, a, size, alloc)), 1)
 		require.NoError(t, y.Run(within(t)))
 		require.NoError(t, x.Run(within(t)))
 		require.NoError(t, <-over)
@@ -88,21 +77,14 @@ func TestSleepsBehind(t *testing.T) {
 	a, b := nodes[0], nodes[1]
 	var sends, receives [2]*Handle
 	for i, size := range []int{big, small} {
-		var err error
-		sends[i], err = a.DeclareSend(Contiguous(allocate(t, a, size, i == 0)), 1)
-		require.NoError(t, err)
-		receives[i], err = b.DeclareReceive(Contiguous(make([]byte, size)), 0)
-		require.NoError(t, err)
+		sends[i], receives[i] = declareBoth(t, a, b, Contiguous(allocate(t, a, size, i == 0)), Contiguous(make([]byte, size)))
 	}
 	for range 5 {
-		for _, s := range sends {
-			require.NoError(t, s.Start())
-		}
+		startAll(t, sends[:]...)
 		copied := make(chan error, 1)
 		go func() { copied <- receives[0].Start() }()
 		eventually(t, func() bool { return receives[0].Active() })
-		require.NoError(t, receives[1].Start())
-		require.NoError(t, receives[1].WaitContext(within(t)))
+		require.NoError(t, receives[1].Run(within(t)))
 		require.NoError(t, <-copied)
 		require.NoError(t, receives[0].WaitContext(within(t)))
 		require.NoError(t, WaitAllContext(within(t), sends[:]...))

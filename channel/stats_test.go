@@ -18,12 +18,10 @@ func TestStats(t *testing.T) {
 		nodes := join(t, 2, WithProviders(provider))
 		want := Counts{}
 		for _, size := range []int{8, 3000, 50_000} {
-			s, _ := send(t, nodes[0], 1, size)
-			r, _ := receive(t, nodes[1], 0, size)
+			s, r := sendReceive(t, nodes[0], nodes[1], size)
 			for range 5 {
 				require.NoError(t, s.Start()) // first: a receiver that waits may get it another way
-				require.NoError(t, r.Start())
-				require.NoError(t, r.WaitContext(within(t)))
+				require.NoError(t, r.Run(within(t)))
 				require.NoError(t, s.WaitContext(within(t)))
 				want.Messages++
 				want.Bytes += uint64(size)
@@ -93,24 +91,20 @@ func TestStatsOfKinds(t *testing.T) {
 					}
 					return Contiguous(allocate(t, n, w.size, w.own))
 				}
-				s, err := a.DeclareSend(layout(a), 1)
-				require.NoError(t, err)
+				s := declareSend(t, a, layout(a), 1)
 				var r *Handle
 				if w.early { // the peer hears of nothing until this is started
 					require.NoError(t, s.Start())
 				}
-				r, err = b.DeclareReceive(layout(b), 0)
-				require.NoError(t, err)
+				r = declareReceive(t, b, layout(b), 0)
 				sent, received := counts()
 				if w.early {
 					sent = Counts{}
-					require.NoError(t, r.Start())
-					require.NoError(t, r.WaitContext(within(t)))
+					require.NoError(t, r.Run(within(t)))
 					require.NoError(t, s.WaitContext(within(t)))
 				} else {
 					if w.receiveFirst { // and the sender knows where
-						p, err := a.peer(1)
-						require.NoError(t, err)
+						p := peerOf(t, a, 1)
 						require.Eventually(t, func() bool { return w.size <= slotData || known(p, r) }, limit, time.Millisecond)
 						pass(t, s, r, r)
 					} else {
@@ -162,8 +156,7 @@ func TestWaited(t *testing.T) {
 		require.EqualValues(t, more, waited())
 		r, _ := receive(t, nodes[1], 0, 8)
 		for range sends {
-			require.NoError(t, r.Start())
-			require.NoError(t, r.WaitContext(within(t)))
+			require.NoError(t, r.Run(within(t)))
 		}
 		require.NoError(t, WaitAllContext(within(t), sends...))
 		require.EqualValues(t, more, waited())
@@ -184,8 +177,7 @@ func TestAgeOfYoung(t *testing.T) {
 // costs nothing.
 func TestWakes(t *testing.T) {
 	nodes := join(t, 2, WithProviders("shm"))
-	s, _ := send(t, nodes[0], 1, 8)
-	r, _ := receive(t, nodes[1], 0, 8)
+	s, r := sendReceive(t, nodes[0], nodes[1], 8)
 	wakes := func() uint64 { return nodes[0].Stats().Peers[0].Wakes }
 	message := func() {
 		require.NoError(t, errors.Join(s.Start(), s.WaitContext(within(t)), r.Start(), r.WaitContext(within(t))))
@@ -239,11 +231,9 @@ func TestReport(t *testing.T) {
 		t.Parallel()
 		var stalled lockedBuffer
 		nodes := join(t, 2, WithProviders(provider), WithReport(&stalled, time.Millisecond)) // when it is looked for next
-		s, _ := send(t, nodes[0], 1, 8)
-		r, _ := receive(t, nodes[1], 0, 8)
+		s, r := sendReceive(t, nodes[0], nodes[1], 8)
 		require.NoError(t, s.Start())
-		require.NoError(t, r.Start())
-		require.NoError(t, r.WaitContext(within(t)))
+		require.NoError(t, r.Run(within(t)))
 		large, _ := send(t, nodes[0], 1, 100_000, OnStream(7))
 		require.NoError(t, large.Start())
 		waits, _ := receive(t, nodes[1], 0, 16, OnStream(9))

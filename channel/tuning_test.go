@@ -55,8 +55,7 @@ func TestEagerLimit(t *testing.T) {
 	for _, limit := range []int{leastEager, 5000, mostEager} {
 		nodes := join(t, 2, WithProviders("tcp"), WithTuning(fmt.Sprintf("%s=%d", EnvEagerTCP, limit)))
 		for _, size := range []int{0, limit, limit + 1} {
-			s, out := send(t, nodes[0], 1, size)
-			r, in := receive(t, nodes[1], 0, size)
+			s, r, out, in := sendReceiveBytes(t, nodes[0], nodes[1], size)
 			random(rand.New(rand.NewPCG(1, uint64(size))), out)
 			before := nodes[0].Stats().Peers[0].Sent.Eager
 			pass(t, s, r, r)

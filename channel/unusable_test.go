@@ -15,8 +15,7 @@ import (
 // connected makes two nodes that are connected.
 func connected(t *testing.T, provider string) (a, b *Node) {
 	nodes := join(t, 2, WithProviders(provider))
-	s, _ := send(t, nodes[0], 1, 8, OnStream(99))
-	r, _ := receive(t, nodes[1], 0, 8, OnStream(99))
+	s, r := sendReceive(t, nodes[0], nodes[1], 8, OnStream(99))
 	pass(t, s, r, r)
 	return nodes[0], nodes[1]
 }
@@ -25,8 +24,7 @@ func connected(t *testing.T, provider string) (a, b *Node) {
 // again.
 func TestNoRing(t *testing.T) {
 	a, b := connected(t, "shm")
-	p, err := a.peer(b.Rank())
-	require.NoError(t, err)
+	p := peerOf(t, a, b.Rank())
 	closed, err := p.link.dev.ctx.AllocPD()
 	require.NoError(t, err)
 	require.NoError(t, closed.Close())
@@ -138,8 +136,7 @@ func TestUnusable(t *testing.T) {
 				a, b := connected(t, c.provider)
 				s, _ := send(t, a, b.Rank(), c.send)
 				r, _ := receive(t, b, a.Rank(), c.get)
-				sound, out := send(t, a, b.Rank(), 20_000)
-				soundToo, in := receive(t, b, a.Rank(), 20_000)
+				sound, soundToo, out, in := sendReceiveBytes(t, a, b, 20_000)
 				for i := range ringSlots + 8 {
 					start := []func(){func() {
 						if c.s {
@@ -221,20 +218,17 @@ func TestTooManyRegions(t *testing.T) {
 		require.NoError(t, mr.Close())
 	}
 
-	p, err := a.peer(1)
-	require.NoError(t, err)
+	p := peerOf(t, a, 1)
 	p.state.Store(peerConnecting) // so that the wire-up is when everything is declared
 	var sends []*Handle
 	for range count {
-		s, err := a.DeclareSend(Contiguous(make([]byte, size)), 1)
-		require.NoError(t, err)
+		s := declareSend(t, a, Contiguous(make([]byte, size)), 1)
 		require.NoError(t, s.Start())
 		sends = append(sends, s)
 	}
 	p.state.Store(peerIdle)
 	p.connect()
-	r, err := b.DeclareReceive(Contiguous(make([]byte, size)), 0)
-	require.NoError(t, err)
+	r := declareReceive(t, b, Contiguous(make([]byte, size)), 0)
 	failed := 0
 	for _, s := range sends {
 		require.NoError(t, r.Start())

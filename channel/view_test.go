@@ -10,8 +10,7 @@ import (
 
 func TestView(t *testing.T) {
 	n := join(t, 1)[0]
-	m, err := n.Alloc(100)
-	require.NoError(t, err)
+	m := newMemory(t, n, 100)
 	v := View[float64](m)
 	require.Len(t, v, 12)
 	v[11] = 1

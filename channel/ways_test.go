@@ -59,21 +59,14 @@ func TestWays(t *testing.T) {
 	if layout.Past {
 		ways = append(ways, way{"the pipe, past the caches", eagerMax + 1, long, false, false, false, packPast, 0, 1})
 	}
-	rounds := 10
-	switch {
-	case testing.Short():
-		rounds = 3
-	case need.WantLong():
-		rounds = 100
-	}
+	rounds := need.ByForm(3, 10, 100)
 	for _, w := range ways {
 		t.Run(w.name, func(t *testing.T) {
 			defer func(forced int) { packForced = forced }(packForced)
 			packForced = w.pack
 			nodes := join(t, 2, WithProviders("shm"))
 			a, b := nodes[0], nodes[1]
-			one, _ := send(t, a, 1, 8)
-			other, _ := receive(t, b, 0, 8)
+			one, other := sendReceive(t, a, b, 8)
 			pass(t, one, other, other) // connects
 			s := seed(t)
 			r := rand.New(rand.NewPCG(s, uint64(w.least)))
@@ -85,10 +78,7 @@ func TestWays(t *testing.T) {
 					random(r, m)
 				}
 				want := dst.images(src.packed())
-				out, err := a.DeclareSend(src.layout, 1)
-				require.NoError(t, err)
-				in, err := b.DeclareReceive(dst.layout, 0)
-				require.NoError(t, err)
+				out, in := declareBoth(t, a, b, src.layout, dst.layout)
 				before := a.Stats().Peers[0].Sent
 				first, second := out, in
 				if w.receiverWaits {
@@ -97,12 +87,8 @@ func TestWays(t *testing.T) {
 						knows(t, a, 1, in)
 					}
 				}
-				require.NoError(t, first.Start())
-				require.NoError(t, second.Start())
-				sent := make(chan error, 1)
-				go func() { sent <- out.WaitContext(within(t)) }()
-				require.NoError(t, in.WaitContext(within(t)))
-				require.NoError(t, <-sent)
+				startAll(t, first, second)
+				arrives(t, out, in)
 				for i := range want {
 					require.True(t, bytes.Equal(want[i], dst.bases[i]), "%d bytes, %s to %s", n, src.name, dst.name)
 				}
@@ -120,13 +106,7 @@ func TestWays(t *testing.T) {
 // else.
 func TestQueueWays(t *testing.T) {
 	const long, always = 100_000, mostCrossover
-	rounds := 6
-	switch {
-	case testing.Short():
-		rounds = 1
-	case need.WantLong():
-		rounds = 50
-	}
+	rounds := need.ByForm(1, 6, 50)
 	queued(t, func(t *testing.T, provider string) {
 		for _, pack := range []int{0, always} { // blocks of less than this
 			for _, read := range []int{0, always} { // blocks of this or more
@@ -159,8 +139,7 @@ func TestQueueWays(t *testing.T) {
 						before := a.Stats().Peers[0].Sent
 						expected := []uint64{1, 0, 0} // eager, packed, read
 						if eager {
-							require.NoError(t, out.Start())
-							require.NoError(t, in.Start())
+							startAll(t, out, in)
 						} else {
 							startIn(t, order, qa, qb, out, in)
 							expected = make([]uint64, 3)
@@ -175,10 +154,7 @@ func TestQueueWays(t *testing.T) {
 								expected[2] = 1
 							}
 						}
-						sent := make(chan error, 1)
-						go func() { sent <- out.WaitContext(within(t)) }()
-						require.NoError(t, in.WaitContext(within(t)), name)
-						require.NoError(t, <-sent, name)
+						arrives(t, out, in, name)
 						for k := range want {
 							require.True(t, bytes.Equal(want[k], dst.bases[k]), name)
 						}

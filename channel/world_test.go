@@ -67,15 +67,11 @@ func TestWorldDead(t *testing.T) {
 		groups := worlds(t, 3, WithProviders(provider))
 		each(t, 3, func(rank int) error { return groups[rank].Run(within(t), Barrier()) })
 		n := groups[0].node
-		p, err := n.peer(2)
-		require.NoError(t, err)
+		p := peerOf(t, n, 2)
 		p.fail(ErrPeerDied) // as a connection that breaks
 		g, err := n.World(within(t))
 		require.Nil(t, g)
-		var e *Error
-		require.ErrorAs(t, err, &e)
-		require.Equal(t, 2, e.Rank)
-		require.ErrorIs(t, err, ErrPeerDied)
+		requireError(t, err, ErrPeerDied, 2)
 		ranks.Eventually(t, func() bool { // and those that know of no death are told
 			_, err := groups[1].node.World(within(t))
 			return errors.Is(err, ErrPeerDied)

@@ -37,11 +37,11 @@ func TestAllocs(t *testing.T) {
 				}
 				w := dup(t, shm)
 				ctx := ranks.Within(t)
-				s, err := NewSupplier(w[0], c.supplier...)
-				require.NoError(t, err)
+				s := newSupplier(t, w[0], c.supplier...)
 				worker := releaseAll(w[1], c.client...)
 				head, body := make([]byte, 8), make([]byte, n-8)
 				several := slices.Repeat([][]byte{body}, 10)
+				var err error
 				send := func() {
 					switch {
 					case err != nil:

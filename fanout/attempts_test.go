@@ -56,11 +56,8 @@ func poisonAct(window, batch int) act {
 			if batch > 0 {
 				opts = append(opts, Numbered())
 			}
-			c, err := NewClient(w, opts...)
-			if err != nil {
-				return err
-			}
-			err = c.Each(ctx, ranks.Limit, func(k Chunk) error {
+			c := ranks.Must(NewClient(w, opts...))
+			err := c.Each(ctx, ranks.Limit, func(k Chunk) error {
 				if k.Seq() == poison {
 					return syscall.Kill(os.Getpid(), syscall.SIGKILL)
 				}
@@ -68,16 +65,13 @@ func poisonAct(window, batch int) act {
 			})
 			return errors.Join(err, c.Close())
 		}
-		s, err := NewSupplier(w, Redeliver(), Queue(window-1), Batch(batch))
-		if err != nil {
-			return err
-		}
+		s := ranks.Must(NewSupplier(w, Redeliver(), Queue(window-1), Batch(batch)))
 		for i := range poisonChunks {
 			if err := s.Send(ctx, fmt.Append(nil, i)); err != nil {
 				return err
 			}
 		}
-		err = s.End(ctx)
+		err := s.End(ctx)
 		var e *HopelessError
 		if !errors.As(err, &e) || *e != (HopelessError{poison, DefaultAttempts}) || s.Stats().GivenUp != 1 {
 			return fmt.Errorf("end: %w, %d given up", err, s.Stats().GivenUp)
@@ -117,8 +111,7 @@ func TestAttempts(t *testing.T) {
 			for _, queue := range []int{0, 20} {
 				w := comms(t, "here", 3) // the last may always ask, and does when all is done
 				ctx := ranks.Within(t)
-				s, err := NewSupplier(w[0], Redeliver(), Attempts(attempts), Queue(queue), Batch(40))
-				require.NoError(t, err)
+				s := newSupplier(t, w[0], Redeliver(), Attempts(attempts), Queue(queue), Batch(40))
 				drained := make(chan struct{})
 				const count = 20
 				var done []string
@@ -159,8 +152,7 @@ func TestAttempts(t *testing.T) {
 func TestWorkerZero(t *testing.T) {
 	w := comms(t, "here", 3) // the last may always ask
 	ctx := ranks.Within(t)
-	s, err := NewSupplier(w[1], Redeliver(), Attempts(2))
-	require.NoError(t, err)
+	s := newSupplier(t, w[1], Redeliver(), Attempts(2))
 	drained := make(chan struct{})
 	var done []string
 	noErrors(t, together(func() error {
@@ -193,14 +185,10 @@ func TestAttemptsCollected(t *testing.T) {
 	w := comms(t, "here", 3) // the last may always ask: else no worker is left between two clients
 	in, out := dup(t, w), dup(t, w)
 	ctx := ranks.Within(t)
-	s, err := NewSupplier(in[0], Collected(), Attempts(2))
-	require.NoError(t, err)
-	c, err := NewCollector(out[0], AcknowledgeBy(s.Acknowledge))
-	require.NoError(t, err)
-	r, err := NewResults(out[1])
-	require.NoError(t, err)
-	last, err := NewResults(out[2])
-	require.NoError(t, err)
+	s := newSupplier(t, in[0], Collected(), Attempts(2))
+	c := newCollector(t, out[0], AcknowledgeBy(s.Acknowledge))
+	r := newResults(t, out[1])
+	last := newResults(t, out[2])
 	noErrors(t, together(func() error {
 		if err := s.Send(ctx, []byte("bad")); err != nil {
 			return err
@@ -216,10 +204,7 @@ func TestAttemptsCollected(t *testing.T) {
 		return s.Close()
 	}, func() error {
 		for range 2 {
-			c, err := NewClient(in[1])
-			if err != nil {
-				return err
-			}
+			c := newClient(t, in[1])
 			if _, err := c.Receive(ctx); err != nil {
 				return err
 			}
@@ -229,7 +214,7 @@ func TestAttemptsCollected(t *testing.T) {
 		}
 		return r.End(ctx)
 	}, func() error { return last.End(ctx) }))
-	_, err = c.Receive(ctx)
+	_, err := c.Receive(ctx)
 	require.Equal(t, io.EOF, err)
 }
 
@@ -238,14 +223,11 @@ func TestAttemptsCollected(t *testing.T) {
 func TestCloseBeforeCollected(t *testing.T) {
 	w := comms(t, "here", 3)
 	ctx := ranks.Within(t)
-	s, err := NewSupplier(w[0], Collected(2), Queue(2))
-	require.NoError(t, err)
+	s := newSupplier(t, w[0], Collected(2), Queue(2))
 	require.NoError(t, s.Send(ctx, []byte("chunk")))
 	for range 2 * DefaultAttempts {
-		c, err := NewClient(w[1], Numbered())
-		require.NoError(t, err)
-		k, err := c.Receive(ctx)
-		require.NoError(t, err)
+		c := newClient(t, w[1], Numbered())
+		k := received(t, ctx, c)
 		k.Release()
 		require.NoError(t, c.Close())
 		ranks.Eventually(t, func() bool { return s.Stats().Workers[0].Held == 0 })
@@ -261,8 +243,7 @@ func TestNoStaleEnd(t *testing.T) {
 	for _, queue := range []int{0, 10} {
 		w := comms(t, "here", 2)
 		ctx := ranks.Within(t)
-		s, err := NewSupplier(w[0], Redeliver(), Queue(queue))
-		require.NoError(t, err)
+		s := newSupplier(t, w[0], Redeliver(), Queue(queue))
 		const count = 6
 		closed := make(chan struct{})
 		got := map[uint64]bool{}
@@ -283,10 +264,7 @@ func TestNoStaleEnd(t *testing.T) {
 			}
 			return err
 		}, func() error {
-			c, err := NewClient(w[1], Window(3))
-			if err != nil {
-				return err
-			}
+			c := newClient(t, w[1], Window(3))
 			for i := range 2 {
 				k, err := c.Receive(ctx)
 				if err != nil {
@@ -298,14 +276,12 @@ func TestNoStaleEnd(t *testing.T) {
 					c.Leave() // which the second Receive says
 				}
 			}
-			err = c.Close()
+			err := c.Close()
 			close(closed)
 			if err != nil {
 				return err
 			}
-			if c, err = NewClient(w[1], Window(3)); err != nil {
-				return err
-			}
+			c = newClient(t, w[1], Window(3))
 			err = c.Each(ctx, ranks.Limit, func(k Chunk) error {
 				got[k.Seq()] = true
 				return nil
@@ -320,8 +296,7 @@ func TestNoStaleEnd(t *testing.T) {
 func TestNoWorkersNamesHopeless(t *testing.T) {
 	w, list := strangers(t, 2)
 	ctx := ranks.Within(t)
-	s, err := NewSupplier(w, Redeliver(), OneAtATime(), Attempts(2), Queue(5))
-	require.NoError(t, err)
+	s := newSupplier(t, w, Redeliver(), OneAtATime(), Attempts(2), Queue(5))
 	for _, chunk := range []string{"bad", "good"} {
 		require.NoError(t, s.Send(ctx, []byte(chunk)))
 	}
@@ -329,7 +304,7 @@ func TestNoWorkersNamesHopeless(t *testing.T) {
 	require.NoError(t, list[0].work(dies))
 	ranks.Eventually(t, func() bool { return s.Stats().Workers[0].State == Lost })
 	require.NoError(t, list[1].work(dies))
-	err = s.Drain(ctx)
+	err := s.Drain(ctx)
 	require.ErrorIs(t, err, ErrNoWorkers)
 	var e *HopelessError
 	require.ErrorAs(t, err, &e)
@@ -341,8 +316,7 @@ func TestNoWorkersNamesHopeless(t *testing.T) {
 func TestNoWorkersNames(t *testing.T) {
 	w, list := strangers(t, 2)
 	ctx := ranks.Within(t)
-	s, err := NewSupplier(w, Redeliver(), OneAtATime())
-	require.NoError(t, err)
+	s := newSupplier(t, w, Redeliver(), OneAtATime())
 	dies := func(chunk string) bool { return chunk == "bad" }
 	errs := together(
 		func() error {
@@ -367,10 +341,7 @@ func TestCloseTells(t *testing.T) {
 	type worker = func(ctx context.Context, w *impi.Comm) error
 	closes := func(leave bool) worker {
 		return func(ctx context.Context, w *impi.Comm) error {
-			c, err := NewClient(w, Window(3))
-			if err != nil {
-				return err
-			}
+			c := newClient(t, w, Window(3))
 			k, err := c.Receive(ctx)
 			if err != nil {
 				return err
@@ -390,11 +361,8 @@ func TestCloseTells(t *testing.T) {
 		"left": closes(true),
 		"lent": closes(false),
 		"too long": func(ctx context.Context, w *impi.Comm) error {
-			c, err := NewClient(w, Longest(100))
-			if err != nil {
-				return err
-			}
-			if _, err = c.Receive(ctx); !errors.Is(err, ErrProtocol) {
+			c := newClient(t, w, Longest(100))
+			if _, err := c.Receive(ctx); !errors.Is(err, ErrProtocol) {
 				return fmt.Errorf("too long: %w", err)
 			}
 			return c.Close()
@@ -404,8 +372,7 @@ func TestCloseTells(t *testing.T) {
 			for _, opts := range [][]Option{{Redeliver()}, {Redeliver(), Queue(10)}} {
 				w := comms(t, "here", 3)
 				ctx := ranks.Within(t)
-				s, err := NewSupplier(w[0], opts...)
-				require.NoError(t, err)
+				s := newSupplier(t, w[0], opts...)
 				const count, n = 6, 100_000 // longer than what is sent without being asked for
 				closed := make(chan struct{})
 				got := map[string]int{}
@@ -424,11 +391,8 @@ func TestCloseTells(t *testing.T) {
 					},
 					func() error {
 						<-closed // it has the first
-						c, err := NewClient(w[2])
-						if err != nil {
-							return err
-						}
-						err = c.Each(ctx, ranks.Limit, func(k Chunk) error {
+						c := newClient(t, w[2])
+						err := c.Each(ctx, ranks.Limit, func(k Chunk) error {
 							got[string(k.Bytes()[:2])]++
 							return nil
 						})

@@ -27,13 +27,13 @@ func BenchmarkChunk(b *testing.B) {
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			w := comms(b, "shm", 2)
-			s, err := NewSupplier(w[0], c.supplier...)
-			require.NoError(b, err)
+			s := newSupplier(b, w[0], c.supplier...)
 			worker := releaseAll(w[1], c.client...)
 			chunk := make([]byte, 64)
 			chunks := slices.Repeat([][]byte{chunk}, c.each)
 			b.ReportAllocs()
 			for n := 0; b.Loop(); n++ {
+				var err error
 				if c.each == 0 {
 					err = s.Send(b.Context(), chunk)
 				} else if n%c.each == 0 {

@@ -23,8 +23,7 @@ func TestCollector(t *testing.T) {
 		w := comms(t, place, 4)
 		ctx := ranks.Within(t)
 		const count, bound = 300, 4000
-		c, err := NewCollector(w[0], Reorder(bound))
-		require.NoError(t, err)
+		c := newCollector(t, w[0], Reorder(bound))
 		// Each worker has some of the chunks, in order, as from a supplier whose workers live.
 		of := make([][]uint64, 4)
 		for i := range count {
@@ -36,10 +35,7 @@ func TestCollector(t *testing.T) {
 		}}
 		for k := 1; k < 4; k++ {
 			sides = append(sides, func() error {
-				r, err := NewResults(w[k], Outstanding(5))
-				if err != nil {
-					return err
-				}
+				r := newResults(t, w[k], Outstanding(5))
 				for _, seq := range of[k] {
 					b := pattern(int(seq), int(seq))
 					if err := r.Send(ctx, seq, b[:seq/2], b[seq/2:]); err != nil {
@@ -65,27 +61,23 @@ func TestCollector(t *testing.T) {
 func TestCollectorGaps(t *testing.T) {
 	w := comms(t, "here", 2)
 	ctx := ranks.Within(t)
-	c, err := NewCollector(w[0])
-	require.NoError(t, err)
-	r, err := NewResults(w[1])
-	require.NoError(t, err)
+	c := newCollector(t, w[0])
+	r := newResults(t, w[1])
 	for _, seq := range []uint64{0, 0, 3, 3, 1, 0} {
 		require.NoError(t, r.Send(ctx, seq, []byte{byte(seq)}))
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- r.End(ctx) }()
 	for _, want := range []uint64{0, 1} {
-		got, err := c.Receive(ctx)
-		require.NoError(t, err)
+		got := received(t, ctx, c)
 		require.Equal(t, []any{want, []byte{byte(want)}, 1}, []any{got.Seq(), got.Bytes(), got.Worker()})
 		require.NoError(t, got.Release())
 	}
-	_, err = c.Receive(ctx)
+	_, err := c.Receive(ctx)
 	var lost *LostError
 	require.ErrorAs(t, err, &lost)
 	require.Equal(t, LostError{2, 2}, *lost)
-	got, err := c.Receive(ctx)
-	require.NoError(t, err)
+	got := received(t, ctx, c)
 	require.Equal(t, uint64(3), got.Seq())
 	require.NoError(t, got.Release())
 	_, err = c.Receive(ctx)
@@ -110,8 +102,7 @@ func TestReorderBound(t *testing.T) {
 // one fewer is not.
 func TestAcknowledgementsGo(t *testing.T) {
 	w := comms(t, "here", 2)
-	c, err := NewCollector(w[0], AcknowledgeTo(w[0], 1))
-	require.NoError(t, err)
+	c := newCollector(t, w[0], AcknowledgeTo(w[0], 1))
 	for i := range uint64(askMost) {
 		there, _, err := w[1].Iprobe(0, TagCollect)
 		require.NoError(t, err)
@@ -135,10 +126,9 @@ func TestCollectorBad(t *testing.T) {
 		{2, TagEnd, nil},
 	} {
 		w := comms(t, "here", 3)
-		c, err := NewCollector(w[0], ResultsOf(1))
-		require.NoError(t, err)
+		c := newCollector(t, w[0], ResultsOf(1))
 		require.NoError(t, w[b.from].Send(t.Context(), b.body, 0, b.tag))
-		_, err = c.Receive(ranks.Within(t))
+		_, err := c.Receive(ranks.Within(t))
 		var e *MessageError
 		require.ErrorAs(t, err, &e)
 		require.Equal(t, []int{b.from, b.tag, len(b.body)}, []int{e.Rank, e.Tag, e.Bytes})
@@ -151,14 +141,10 @@ func TestStalledCollector(t *testing.T) {
 	in, out := dup(t, w), dup(t, w)
 	ctx := ranks.Within(t)
 	const bound, queue = 16, 4
-	s, err := NewSupplier(in[0], Queue(queue), Workers(1), Collected(2), Unacknowledged(bound))
-	require.NoError(t, err)
-	c, err := NewCollector(out[2], ResultsOf(1), AcknowledgeTo(in[2], 0))
-	require.NoError(t, err)
-	client, err := NewClient(in[1], Numbered(), Window(8))
-	require.NoError(t, err)
-	results, err := NewResults(out[1], To(2))
-	require.NoError(t, err)
+	s := newSupplier(t, in[0], Queue(queue), Workers(1), Collected(2), Unacknowledged(bound))
+	c := newCollector(t, out[2], ResultsOf(1), AcknowledgeTo(in[2], 0))
+	client := newClient(t, in[1], Numbered(), Window(8))
+	results := newResults(t, out[1], To(2))
 	worker := make(chan error, 1)
 	go func() {
 		err := client.Each(ctx, 0, func(k Chunk) error { return results.Send(ctx, k.Seq(), k.Bytes()) })
@@ -203,15 +189,12 @@ func TestAcknowledgedOutOfOrder(t *testing.T) {
 	w := comms(t, "shm", 2)
 	ctx := ranks.Within(t)
 	const bound = 4
-	s, err := NewSupplier(w[0], Queue(bound), Collected(), Unacknowledged(bound))
-	require.NoError(t, err)
-	client, err := NewClient(w[1], Numbered(), Window(bound))
-	require.NoError(t, err)
+	s := newSupplier(t, w[0], Queue(bound), Collected(), Unacknowledged(bound))
+	client := newClient(t, w[1], Numbered(), Window(bound))
 	receive := func(want uint64) {
 		t.Helper()
 		require.NoError(t, s.Send(ctx, []byte{byte(want)}))
-		k, err := client.Receive(ctx)
-		require.NoError(t, err)
+		k := received(t, ctx, client)
 		require.Equal(t, want, k.Seq())
 	}
 	for i := range uint64(bound) {
@@ -225,7 +208,7 @@ func TestAcknowledgedOutOfOrder(t *testing.T) {
 		err := s.begun(rank, seq, true)
 		return s.kept[seq%bound].begun, err
 	}
-	_, err = begun(1, bound)
+	_, err := begun(1, bound)
 	require.Error(t, err, "begun with the next chunk")
 	got, err := begun(2, 0)
 	require.NoError(t, err)
@@ -278,10 +261,8 @@ func TestRedelivered(t *testing.T) {
 		for _, queue := range []int{0, 8} {
 			jobs := jobsOf(t, place, 3)
 			ctx := ranks.Within(t)
-			s, err := NewSupplier(jobs[0].World(), Redeliver(), Queue(queue))
-			require.NoError(t, err)
-			c, err := NewClient(jobs[1].World(), Numbered(), Window(3))
-			require.NoError(t, err)
+			s := newSupplier(t, jobs[0].World(), Redeliver(), Queue(queue))
+			c := newClient(t, jobs[1].World(), Numbered(), Window(3))
 			noErrors(t, together(
 				func() error {
 					_, err := c.Receive(ctx) // and two more are on their way
@@ -300,10 +281,7 @@ func TestRedelivered(t *testing.T) {
 				func() error { return jobs[1].Close(ctx) },
 				func() error { return s.End(ctx) },
 				func() error {
-					c, err := NewClient(jobs[2].World(), Numbered())
-					if err != nil {
-						return err
-					}
+					c := newClient(t, jobs[2].World(), Numbered())
 					return c.Each(ctx, time.Second, func(k Chunk) error {
 						if k.Seq() != uint64(k.Bytes()[0]) || got[k.Bytes()[0]] {
 							return fmt.Errorf("chunk %d: %v", k.Seq(), k.Bytes())
@@ -325,10 +303,8 @@ func TestRedelivered(t *testing.T) {
 func TestGrace(t *testing.T) {
 	w := comms(t, "here", 2)
 	ctx := ranks.Within(t)
-	s, err := NewSupplier(w[0], Queue(10))
-	require.NoError(t, err)
-	c, err := NewClient(w[1])
-	require.NoError(t, err)
+	s := newSupplier(t, w[0], Queue(10))
+	c := newClient(t, w[1])
 	told, tell := context.WithCancel(ctx)
 	sent, got := 0, 0
 	noErrors(t, together(
@@ -344,10 +320,8 @@ func TestGrace(t *testing.T) {
 	require.Equal(t, 5, sent)
 	require.Equal(t, 5, got)
 
-	s, err = NewSupplier(w[0], Queue(10))
-	require.NoError(t, err)
-	c, err = NewClient(w[1])
-	require.NoError(t, err)
+	s = newSupplier(t, w[0], Queue(10))
+	c = newClient(t, w[1])
 	broken := fmt.Errorf("the source is broken")
 	noErrors(t, together(
 		func() error {

@@ -31,10 +31,7 @@ func TestEndedSupplierLeaves(t *testing.T) {
 			}
 			world := j.Worlds()[0]
 			if i < 2 {
-				s, err := NewSupplier(world, Workers(2))
-				if err != nil {
-					return err
-				}
+				s := newSupplier(t, world, Workers(2))
 				if i == 1 {
 					<-left
 					if err := s.Send(ctx, []byte("late")); err != nil {
@@ -53,10 +50,7 @@ func TestEndedSupplierLeaves(t *testing.T) {
 				}
 				return err
 			}
-			c, err := NewClient(world, From(0, 1))
-			if err != nil {
-				return err
-			}
+			c := newClient(t, world, From(0, 1))
 			k, err := c.Receive(ctx)
 			if err != nil {
 				return err
@@ -78,12 +72,9 @@ func TestEndedSupplierLeaves(t *testing.T) {
 func TestLeaveAfterEnd(t *testing.T) {
 	w := comms(t, "here", 3)
 	ctx := ranks.Within(t)
-	ended, err := NewSupplier(w[0], Workers(2))
-	require.NoError(t, err)
-	lives, err := NewSupplier(w[1], Workers(2))
-	require.NoError(t, err)
-	c, err := NewClient(w[2], From(0, 1))
-	require.NoError(t, err)
+	ended := newSupplier(t, w[0], Workers(2))
+	lives := newSupplier(t, w[1], Workers(2))
+	c := newClient(t, w[2], From(0, 1))
 	waits := make(chan struct{})
 	noErrors(t, together(
 		func() error { return ended.End(ctx) },
@@ -132,8 +123,7 @@ func TestCloseEndsWaits(t *testing.T) {
 				continue // returns at once
 			}
 			t.Run(name+"/"+of, func(t *testing.T) {
-				s, err := NewSupplier(comms(t, "here", 2)[0], opts...)
-				require.NoError(t, err)
+				s := newSupplier(t, comms(t, "here", 2)[0], opts...)
 				over := make(chan error, 3)
 				if of == "end" {
 					over = make(chan error, 1) // one that begins later has nothing to do
@@ -155,8 +145,7 @@ func TestCloseEndsWaits(t *testing.T) {
 	}
 	t.Run("long chunk", func(t *testing.T) {
 		w := comms(t, "shm", 2)
-		s, err := NewSupplier(w[0])
-		require.NoError(t, err)
+		s := newSupplier(t, w[0])
 		require.NoError(t, w[1].Send(ranks.Within(t), nil, 0, TagRequest)) // and receives nothing
 		over := make(chan error, 1)
 		go func() { over <- s.Send(context.Background(), make([]byte, 1<<20)) }()
@@ -176,9 +165,9 @@ func TestAllWorkersLeave(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			jobs := jobsOf(t, "shm", 2)
 			ctx := ranks.Within(t)
-			s, err := NewSupplier(jobs[0].World(), opts...)
-			require.NoError(t, err)
+			s := newSupplier(t, jobs[0].World(), opts...)
 			require.NoError(t, jobs[1].Close(ctx))
+			var err error
 			for err == nil { // with a queue, until it is known
 				err = s.Send(ctx, []byte("chunk"))
 			}
@@ -207,20 +196,14 @@ func TestFreed(t *testing.T) {
 				}
 				defer comm.Free(over(t)) // the barrier ends at once
 				if i == 0 {
-					s, err := NewSupplier(comm, Redeliver())
-					if err != nil {
-						return err
-					}
+					s := newSupplier(t, comm, Redeliver())
 					<-freed
 					if err := s.Send(ctx, make([]byte, length)); err != nil {
 						return err
 					}
 					return s.End(ctx)
 				}
-				c, err := NewClient(comm)
-				if err != nil {
-					return err
-				}
+				c := newClient(t, comm)
 				if i == 1 {
 					if _, err = c.Receive(over(t)); !errors.Is(err, context.DeadlineExceeded) {
 						return fmt.Errorf("receive: %w", err)

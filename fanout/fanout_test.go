@@ -70,10 +70,7 @@ func TestDelivery(t *testing.T) {
 						var mu sync.Mutex
 						got := map[int]int{}
 						sides := []func() error{func() error {
-							s, err := NewSupplier(w[0], d.supplier...)
-							if err != nil {
-								return err
-							}
+							s := newSupplier(t, w[0], d.supplier...)
 							for i := range count {
 								b := pattern(i, chunkLen(i))
 								cut := i % (len(b) + 1)
@@ -86,10 +83,7 @@ func TestDelivery(t *testing.T) {
 						}}
 						for _, c := range w[1:] {
 							sides = append(sides, func() error {
-								c, err := NewClient(c, d.client...)
-								if err != nil {
-									return err
-								}
+								c := newClient(t, c, d.client...)
 								for {
 									k, err := c.Receive(ctx)
 									if err == io.EOF {

@@ -120,6 +120,44 @@ func together(fs ...func() error) []error {
 	return errs
 }
 
+func newSupplier(t testing.TB, c *impi.Comm, opts ...Option) *Supplier {
+	t.Helper()
+	s, err := NewSupplier(c, opts...)
+	require.NoError(t, err)
+	return s
+}
+
+func newClient(t testing.TB, c *impi.Comm, opts ...ClientOption) *Client {
+	t.Helper()
+	client, err := NewClient(c, opts...)
+	require.NoError(t, err)
+	return client
+}
+
+func newCollector(t testing.TB, c *impi.Comm, opts ...CollectorOption) *Collector {
+	t.Helper()
+	collector, err := NewCollector(c, opts...)
+	require.NoError(t, err)
+	return collector
+}
+
+func newResults(t testing.TB, c *impi.Comm, opts ...ResultsOption) *Results {
+	t.Helper()
+	r, err := NewResults(c, opts...)
+	require.NoError(t, err)
+	return r
+}
+
+// received is what a client or a collector receives.
+func received[T any](t testing.TB, ctx context.Context, from interface {
+	Receive(context.Context) (T, error)
+}) T {
+	t.Helper()
+	got, err := from.Receive(ctx)
+	require.NoError(t, err)
+	return got
+}
+
 func noErrors(t testing.TB, errs []error) {
 	t.Helper()
 	for i, err := range errs {

@@ -54,10 +54,7 @@ func TestLeases(t *testing.T) {
 				var lent []Chunk
 				noErrors(t, together(
 					func() error {
-						s, err := NewSupplier(w[0], d.supplier...)
-						if err != nil {
-							return err
-						}
+						s := newSupplier(t, w[0], d.supplier...)
 						for i := range count {
 							if err := s.SendOwned(ctx, func() { released++ }, chunk(i)); err != nil {
 								return err
@@ -66,10 +63,7 @@ func TestLeases(t *testing.T) {
 						return s.End(ctx)
 					},
 					func() error {
-						c, err := NewClient(w[1], append(d.client, LeasesOf(jobs[1]))...)
-						if err != nil {
-							return err
-						}
+						c := newClient(t, w[1], append(d.client, LeasesOf(jobs[1]))...)
 						for n := 0; ; n++ {
 							k, err := c.Receive(ctx)
 							if err == io.EOF {
@@ -123,10 +117,7 @@ func TestCancelledReceive(t *testing.T) {
 			got := 0
 			noErrors(t, together(
 				func() error {
-					s, err := NewSupplier(w[0])
-					if err != nil {
-						return err
-					}
+					s := newSupplier(t, w[0])
 					for i := range count {
 						if err := s.Send(ctx, pattern(i, chunkLen(i))); err != nil {
 							return err
@@ -135,10 +126,7 @@ func TestCancelledReceive(t *testing.T) {
 					return s.End(ctx)
 				},
 				func() error {
-					c, err := NewClient(w[1], opts...)
-					if err != nil {
-						return err
-					}
+					c := newClient(t, w[1], opts...)
 					for {
 						some, cancel := context.WithCancel(ctx)
 						over := make(chan struct{})

@@ -36,18 +36,16 @@ func TestLyingSupplier(t *testing.T) {
 				t.Parallel()
 				w, s := strangers(t, 1)
 				ctx := ranks.Within(t)
-				c, err := NewClient(w, append(dialect.opts, From(1))...)
-				require.NoError(t, err)
+				c := newClient(t, w, append(dialect.opts, From(1))...)
 				s[0].announce(dialect.tag, lie, dialect.body)
-				_, err = c.Receive(ctx)
+				_, err := c.Receive(ctx)
 				if lie > math.MaxInt64 {
 					requirePeer(t, err)
 					return
 				}
 				requireLie(t, err, "receive", dialect.tag, lie)
 				require.NoError(t, s[0].send(dialect.tag, dialect.body))
-				k, err := c.Receive(ctx)
-				require.NoError(t, err)
+				k := received(t, ctx, c)
 				require.Equal(t, "chunk", string(k.Bytes()))
 				require.NoError(t, c.Close())
 			})
@@ -62,19 +60,17 @@ func TestLyingWorker(t *testing.T) {
 			t.Parallel()
 			w, s := strangers(t, 1)
 			ctx := ranks.Within(t)
-			c, err := NewCollector(w)
-			require.NoError(t, err)
+			c := newCollector(t, w)
 			body := append(binary.LittleEndian.AppendUint64(nil, 0), "result"...)
 			s[0].announce(resultTag(0), lie, body)
-			_, err = c.Receive(ctx)
+			_, err := c.Receive(ctx)
 			if lie > math.MaxInt64 {
 				requirePeer(t, err)
 				return
 			}
 			requireLie(t, err, "collect", resultTag(0), lie)
 			require.NoError(t, s[0].send(resultTag(0), body))
-			r, err := c.Receive(ctx)
-			require.NoError(t, err)
+			r := received(t, ctx, c)
 			require.Equal(t, "result", string(r.Bytes()))
 		})
 	}
@@ -110,9 +106,8 @@ func TestAnnouncedOnly(t *testing.T) {
 				continue // it is refused
 			}
 			w, s := strangers(t, 1)
-			c, err := NewClient(w, append(opts, From(1))...)
-			require.NoError(t, err)
-			_, err = c.Receive(over(t)) // what it posts, it has posted
+			c := newClient(t, w, append(opts, From(1))...)
+			_, err := c.Receive(over(t)) // what it posts, it has posted
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			s[0].announce(TagData, length, []byte("chunk"))
 			for range 2 { // the last of these meets no receive, and has come behind it
@@ -134,10 +129,10 @@ func TestLyingRequest(t *testing.T) {
 		for _, lie := range lies {
 			w, s := strangers(t, 2)
 			ctx := ranks.Within(t)
-			supplier, err := NewSupplier(w, Queue(queue))
-			require.NoError(t, err)
+			supplier := newSupplier(t, w, Queue(queue))
 			s[0].announce(TagRequest, lie, []byte("x"))
 			if lie <= math.MaxInt64 {
+				var err error
 				for err == nil { // what the goroutine of a queue has met, a later call says
 					err = supplier.Send(ctx, []byte("chunk"))
 				}
@@ -186,16 +181,11 @@ func TestLongest(t *testing.T) {
 		for _, n := range []int{11, 5000, 300_000} { // of one packet, and of several
 			ctx := ranks.Within(t)
 			in, out := dup(t, w), dup(t, w)
-			c, err := NewClient(in[1], Longest(10), Window(2))
-			require.NoError(t, err)
-			results, err := NewCollector(out[1], LongestResult(10))
-			require.NoError(t, err)
+			c := newClient(t, in[1], Longest(10), Window(2))
+			results := newCollector(t, out[1], LongestResult(10))
 			noErrors(t, together(
 				func() error {
-					s, err := NewSupplier(in[0])
-					if err != nil {
-						return err
-					}
+					s := newSupplier(t, in[0])
 					for _, b := range [][]byte{make([]byte, n), []byte("ten bytes.")} {
 						if err := s.Send(ctx, b); err != nil {
 							return err
@@ -216,10 +206,7 @@ func TestLongest(t *testing.T) {
 					return c.Each(ctx, 0, func(Chunk) error { return errors.New("one more") })
 				},
 				func() error {
-					r, err := NewResults(out[0], To(1))
-					if err != nil {
-						return err
-					}
+					r := newResults(t, out[0], To(1))
 					if err := r.Send(ctx, 0, make([]byte, n)); err != nil {
 						return err
 					}

@@ -55,10 +55,7 @@ func play(a act, args []string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.Close()) }()
-	j, err := impi.FromNode(ctx, n, configOf(args[0]))
-	if err != nil {
-		return err
-	}
+	j := ranks.Must(impi.FromNode(ctx, n, configOf(args[0])))
 	defer func() { err = errors.Join(err, j.Close(ctx)) }()
 	seed, err := strconv.ParseUint(args[1], 10, 64)
 	if err != nil {
@@ -141,25 +138,13 @@ func collectedChunk(i int) []byte {
 // collectedAct: rank 0 supplies and collects, the others work, and all but one of them
 // die at some moment. They cannot duplicate a communicator when one may be dead.
 func collectedAct(ctx context.Context, w *impi.Comm, random *rand.Rand) error {
-	in, err := w.Dup(ctx)
-	if err != nil {
-		return err
-	}
-	out, err := w.Dup(ctx)
-	if err != nil {
-		return err
-	}
+	in := ranks.Must(w.Dup(ctx))
+	out := ranks.Must(w.Dup(ctx))
 	if w.Rank() > 0 {
 		return collectedWorker(ctx, in, out, w.Rank() > 1, random)
 	}
-	s, err := NewSupplier(in, Queue(8), Batch(500), Collected(), Unacknowledged(32), Attempts(-1))
-	if err != nil {
-		return err
-	}
-	c, err := NewCollector(out, AcknowledgeBy(s.Acknowledge), Reorder(1000))
-	if err != nil {
-		return err
-	}
+	s := ranks.Must(NewSupplier(in, Queue(8), Batch(500), Collected(), Unacknowledged(32), Attempts(-1)))
+	c := ranks.Must(NewCollector(out, AcknowledgeBy(s.Acknowledge), Reorder(1000)))
 	return errors.Join(together(
 		func() error {
 			for i := range collectedChunks {
@@ -179,14 +164,8 @@ func collectedWorker(ctx context.Context, in, out *impi.Comm, mortal bool, rando
 	if random.IntN(2) == 0 {
 		opts = append(opts, MaxChunk(201_000))
 	}
-	c, err := NewClient(in, opts...)
-	if err != nil {
-		return err
-	}
-	r, err := NewResults(out)
-	if err != nil {
-		return err
-	}
+	c := ranks.Must(NewClient(in, opts...))
+	r := ranks.Must(NewResults(out))
 	// Some die before they have a chunk, some live to the end.
 	last := random.IntN(collectedChunks / 4)
 	die := func(moment int) error {
@@ -196,7 +175,7 @@ func collectedWorker(ctx context.Context, in, out *impi.Comm, mortal bool, rando
 		return nil
 	}
 	n := 0
-	err = c.Each(ctx, ranks.Limit, func(k Chunk) error {
+	err := c.Each(ctx, ranks.Limit, func(k Chunk) error {
 		if last = last - 1; !mortal {
 			last = collectedChunks
 		}
@@ -219,10 +198,7 @@ func collectedWorker(ctx context.Context, in, out *impi.Comm, mortal bool, rando
 // end.
 func endsApart(t *testing.T, act string, want []int) {
 	need.Full(t)
-	rounds := 1
-	if need.WantLong() {
-		rounds = 7
-	}
+	rounds := need.InLong(1, 7)
 	for _, place := range apartPlaces() {
 		t.Run(place, func(t *testing.T) {
 			needApart(t, place)
@@ -241,10 +217,7 @@ func TestOrphans(t *testing.T) {
 
 func orphansAct(ctx context.Context, w *impi.Comm, random *rand.Rand) error {
 	if w.Rank() == 0 {
-		s, err := NewSupplier(w)
-		if err != nil {
-			return err
-		}
+		s := ranks.Must(NewSupplier(w))
 		for i := range random.IntN(50) {
 			if err := s.Send(ctx, pattern(i, chunkLen(i))); err != nil {
 				return err
@@ -253,11 +226,8 @@ func orphansAct(ctx context.Context, w *impi.Comm, random *rand.Rand) error {
 		return syscall.Kill(os.Getpid(), syscall.SIGKILL)
 	}
 	opts := [][]ClientOption{{}, {Window(3), MaxChunk(200_000)}, {Window(2)}}[w.Rank()-1]
-	c, err := NewClient(w, opts...)
-	if err != nil {
-		return err
-	}
-	err = c.Each(ctx, 0, func(Chunk) error { return nil })
+	c := ranks.Must(NewClient(w, opts...))
+	err := c.Each(ctx, 0, func(Chunk) error { return nil })
 	if rank, gone := lost(err); !gone || rank != 0 || !errors.Is(err, impi.ErrPeerDied) {
 		return fmt.Errorf("without a supplier: %w", err)
 	}
@@ -288,10 +258,7 @@ const ownedChunks = 60
 
 func ownedAct(ctx context.Context, w *impi.Comm, random *rand.Rand) error {
 	if w.Rank() == 0 {
-		s, err := NewSupplier(w)
-		if err != nil {
-			return err
-		}
+		s := ranks.Must(NewSupplier(w))
 		released := make([]int, ownedChunks)
 		for i := range released {
 			if err := s.SendOwned(ctx, func() { released[i]++ }, pattern(i, 200_000)); err != nil {
@@ -308,13 +275,10 @@ func ownedAct(ctx context.Context, w *impi.Comm, random *rand.Rand) error {
 		}
 		return nil
 	}
-	c, err := NewClient(w, Window(3), MaxChunk(200_000))
-	if err != nil {
-		return err
-	}
+	c := ranks.Must(NewClient(w, Window(3), MaxChunk(200_000)))
 	die := func() error { return syscall.Kill(os.Getpid(), syscall.SIGKILL) }
 	last := random.IntN(ownedChunks / 6)
-	err = c.Each(ctx, 0, func(k Chunk) error {
+	err := c.Each(ctx, 0, func(k Chunk) error {
 		if len(k.Bytes()) != 200_000 {
 			return fmt.Errorf("a chunk has %d bytes", len(k.Bytes()))
 		}

@@ -65,8 +65,7 @@ func TestContradictions(t *testing.T) {
 		{Collected(1), Workers(1, 2), Queue(3), Unacknowledged(1)},
 		{Batch(100)},
 	} {
-		s, err := NewSupplier(w, opts...)
-		require.NoError(t, err)
+		s := newSupplier(t, w, opts...)
 		require.NoError(t, s.Close())
 	}
 	for _, opts := range [][]ClientOption{
@@ -74,10 +73,8 @@ func TestContradictions(t *testing.T) {
 		{From(1, 2), AdaptiveWindow(3), Longest(1)},
 		{From(1), MaxChunk(1)},
 	} {
-		c, err := NewClient(w, opts...)
-		require.NoError(t, err)
+		c := newClient(t, w, opts...)
 		require.NoError(t, c.Close())
 	}
-	_, err := NewCollector(w, AcknowledgeTo(w, 1), Reorder(0), LongestResult(1), ResultsOf(1))
-	require.NoError(t, err)
+	newCollector(t, w, AcknowledgeTo(w, 1), Reorder(0), LongestResult(1), ResultsOf(1))
 }

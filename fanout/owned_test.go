@@ -19,11 +19,9 @@ func TestSendOwnedAhead(t *testing.T) {
 	everywhere(t, func(t *testing.T, place string) {
 		w := dup(t, comms(t, place, 2))
 		ctx := ranks.Within(t)
-		s, err := NewSupplier(w[0])
-		require.NoError(t, err)
-		c, err := NewClient(w[1], Window(2))
-		require.NoError(t, err)
-		_, err = c.Receive(over(t)) // it has asked for two
+		s := newSupplier(t, w[0])
+		c := newClient(t, w[1], Window(2))
+		_, err := c.Receive(over(t)) // it has asked for two
 		require.Error(t, err)
 		released := make([]int, 2)
 		chunks := [][]byte{pattern(0, 1<<20), pattern(1, 1<<20)}
@@ -31,8 +29,7 @@ func TestSendOwnedAhead(t *testing.T) {
 			require.NoError(t, s.SendOwned(ctx, func() { released[i]++ }, chunks[i]))
 		}
 		for i := range 2 {
-			k, err := c.Receive(ctx)
-			require.NoError(t, err)
+			k := received(t, ctx, c)
 			require.True(t, bytes.Equal(pattern(i, 1<<20), k.Bytes()))
 			k.Release()
 		}
@@ -57,13 +54,11 @@ func TestSendOwnedMixed(t *testing.T) {
 		var mu sync.Mutex
 		got := map[int]int{}
 		sides := []func() error{func() error {
-			s, err := NewSupplier(w[0])
-			if err != nil {
-				return err
-			}
+			s := newSupplier(t, w[0])
 			for i := range count {
 				b := pattern(i, chunkLen(i))
 				b[0] = byte(i)
+				var err error
 				if i%5 == 4 {
 					err = s.Send(ctx, b)
 					released[i]++
@@ -79,11 +74,8 @@ func TestSendOwnedMixed(t *testing.T) {
 		}}
 		for i, opts := range [][]ClientOption{{Window(3), MaxChunk(200_000)}, {Window(4)}} {
 			sides = append(sides, func() error {
-				c, err := NewClient(w[1+i], opts...)
-				if err != nil {
-					return err
-				}
-				err = c.Each(ctx, time.Second, func(k Chunk) error {
+				c := newClient(t, w[1+i], opts...)
+				err := c.Each(ctx, time.Second, func(k Chunk) error {
 					seq := int(k.Bytes()[0])
 					want := pattern(seq, chunkLen(seq))
 					want[0] = byte(seq)
@@ -116,10 +108,7 @@ func TestShortChunksKept(t *testing.T) {
 		w := dup(t, comms(t, place, 2))
 		ctx := ranks.Within(t)
 		noErrors(t, together(func() error {
-			s, err := NewSupplier(w[0])
-			if err != nil {
-				return err
-			}
+			s := newSupplier(t, w[0])
 			for i := range count {
 				if err := s.Send(ctx, pattern(i, 1+i*20)); err != nil {
 					return err
@@ -127,10 +116,7 @@ func TestShortChunksKept(t *testing.T) {
 			}
 			return s.End(ctx)
 		}, func() error {
-			c, err := NewClient(w[1], Window(5), MaxChunk(4096))
-			if err != nil {
-				return err
-			}
+			c := newClient(t, w[1], Window(5), MaxChunk(4096))
 			for i, tries := 0, 0; i < count; {
 				short, cancel := context.WithTimeout(ctx, time.Duration(tries)*time.Microsecond)
 				k, err := c.Receive(short)

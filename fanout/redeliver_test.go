@@ -71,10 +71,7 @@ func plainAct(ctx context.Context, w *impi.Comm, random *rand.Rand) error {
 		if random.IntN(2) == 0 {
 			opts = append(opts, Queue(1+random.IntN(20)))
 		}
-		s, err := NewSupplier(w, opts...)
-		if err != nil {
-			return err
-		}
+		s := ranks.Must(NewSupplier(w, opts...))
 		for i := range plainChunks {
 			if err := s.Send(ctx, collectedChunk(i)); err != nil {
 				return err
@@ -90,10 +87,7 @@ func plainAct(ctx context.Context, w *impi.Comm, random *rand.Rand) error {
 	if random.IntN(2) == 0 {
 		opts = append(opts, MaxChunk(200_004))
 	}
-	c, err := NewClient(w, opts...)
-	if err != nil {
-		return err
-	}
+	c := ranks.Must(NewClient(w, opts...))
 	var mu sync.Mutex
 	last := random.IntN(plainChunks / 4) // it dies with this one, and those of the other goroutines
 	work := func() error {
@@ -128,10 +122,8 @@ func TestCollectedByCall(t *testing.T) {
 			in, out := dup(t, w), dup(t, w)
 			ctx := ranks.Within(t)
 			const count = 40
-			s, err := NewSupplier(in[0], Collected(), Unacknowledged(8))
-			require.NoError(t, err)
-			c, err := NewCollector(out[0], AcknowledgeBy(s.Acknowledge))
-			require.NoError(t, err)
+			s := newSupplier(t, in[0], Collected(), Unacknowledged(8))
+			c := newCollector(t, out[0], AcknowledgeBy(s.Acknowledge))
 			sides := []func() error{
 				func() error {
 					for i := range count {
@@ -147,15 +139,9 @@ func TestCollectedByCall(t *testing.T) {
 			}
 			for i := 1; i < 3; i++ {
 				sides = append(sides, func() error {
-					c, err := NewClient(in[i], opts...)
-					if err != nil {
-						return err
-					}
-					r, err := NewResults(out[i])
-					if err != nil {
-						return err
-					}
-					err = c.Each(ctx, 0, func(k Chunk) error { return r.Send(ctx, k.Seq(), k.Bytes()) })
+					c := newClient(t, in[i], opts...)
+					r := newResults(t, out[i])
+					err := c.Each(ctx, 0, func(k Chunk) error { return r.Send(ctx, k.Seq(), k.Bytes()) })
 					return errors.Join(err, r.End(ctx))
 				})
 			}
@@ -183,8 +169,7 @@ func (l *lapsing) Err() error {
 // A supplier that an acknowledgement wakes returns no error for that, even if its context has ended
 // since.
 func TestWokenLate(t *testing.T) {
-	s, err := NewSupplier(comms(t, "here", 2)[0], Collected())
-	require.NoError(t, err)
+	s := newSupplier(t, comms(t, "here", 2)[0], Collected())
 	ctx := &lapsing{Context: t.Context()}
 	go func() {
 		s.mu.Lock()
@@ -228,10 +213,7 @@ func (s *stranger) work(done func(chunk string) (dies bool)) error {
 // others, and none is lost.
 func TestOneAtATime(t *testing.T) {
 	need.Full(t)
-	rounds := 2
-	if need.WantLong() {
-		rounds = 5
-	}
+	rounds := need.InLong(2, 5)
 	for _, queue := range []int{0, 8} {
 		for range rounds {
 			w, list := strangers(t, 4)
@@ -239,8 +221,7 @@ func TestOneAtATime(t *testing.T) {
 			const count = 200
 			var mu sync.Mutex
 			done := map[string]int{}
-			s, err := NewSupplier(w, Redeliver(), Attempts(-1), OneAtATime(), Queue(queue))
-			require.NoError(t, err)
+			s := newSupplier(t, w, Redeliver(), Attempts(-1), OneAtATime(), Queue(queue))
 			sides := []func() error{func() error {
 				for i := range count {
 					if err := s.Send(ctx, fmt.Append(nil, i)); err != nil {
@@ -282,11 +263,11 @@ func TestStrangersRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w, list := strangers(t, 2)
 			ctx := ranks.Within(t)
-			s, err := NewSupplier(w, opts...)
-			require.NoError(t, err)
+			s := newSupplier(t, w, opts...)
 			for range 3 { // a window
 				require.NoError(t, list[0].send(TagRequest, nil))
 			}
+			var err error
 			for err == nil {
 				err = s.Send(ctx, []byte("chunk"))
 			}
@@ -310,9 +291,9 @@ func TestNotOneAtATime(t *testing.T) {
 	for _, queue := range []int{0, 4} {
 		w, list := strangers(t, 1)
 		ctx := ranks.Within(t)
-		s, err := NewSupplier(w, Redeliver(), Attempts(-1), OneAtATime(), Queue(queue))
-		require.NoError(t, err)
+		s := newSupplier(t, w, Redeliver(), Attempts(-1), OneAtATime(), Queue(queue))
 		require.NoError(t, list[0].twice())
+		var err error
 		for err == nil {
 			err = s.Send(ctx, []byte("chunk"))
 		}

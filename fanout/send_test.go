@@ -20,15 +20,12 @@ func TestSendEach(t *testing.T) {
 		for _, opts := range [][]Option{{Batch(batch)}, nil, {Batch(batch), Redeliver(), Unacknowledged(16)}, {Queue(10), Batch(batch), Timed()}} {
 			w := dup(t, w)
 			ctx := ranks.Within(t)
-			s, err := NewSupplier(w[0], opts...)
-			require.NoError(t, err)
-			numbered, err := NewClient(w[1], Numbered(), Window(8), MaxChunk(batch))
-			require.NoError(t, err)
-			plain, err := NewClient(w[2])
-			require.NoError(t, err)
+			s := newSupplier(t, w[0], opts...)
+			numbered := newClient(t, w[1], Numbered(), Window(8), MaxChunk(batch))
+			plain := newClient(t, w[2])
 			// Both have asked before there is anything.
 			for _, c := range []*Client{plain, numbered} {
-				_, err = c.Receive(over(t))
+				_, err := c.Receive(over(t))
 				require.Error(t, err)
 			}
 			chunks := make([][]byte, count)
@@ -81,11 +78,9 @@ func TestSendEach(t *testing.T) {
 func TestSendEachTogether(t *testing.T) {
 	w := comms(t, "here", 2)
 	ctx := ranks.Within(t)
-	s, err := NewSupplier(w[0], Batch(1000))
-	require.NoError(t, err)
-	c, err := NewClient(w[1], Numbered(), Window(5))
-	require.NoError(t, err)
-	_, err = c.Receive(over(t))
+	s := newSupplier(t, w[0], Batch(1000))
+	c := newClient(t, w[1], Numbered(), Window(5))
+	_, err := c.Receive(over(t))
 	require.Error(t, err)
 	chunk := make([]byte, 184) // five of them fit
 	gone := once(t, func() bool { return s.Stats().Workers[0].Messages > 0 })
@@ -94,16 +89,13 @@ func TestSendEachTogether(t *testing.T) {
 	require.Equal(t, 5, n)
 	require.EqualValues(t, 1, s.Stats().Workers[0].Messages)
 	for range 2 { // then two more are asked for
-		_, err = c.Receive(ctx)
-		require.NoError(t, err)
+		received(t, ctx, c)
 	}
 	n, err = s.SendEach(over(t), chunk)
 	require.Error(t, err)
 	require.Zero(t, n)
-	_, err = c.Receive(ctx)
-	require.NoError(t, err)
-	_, err = c.Receive(ctx)
-	require.NoError(t, err)
+	received(t, ctx, c)
+	received(t, ctx, c)
 	n, err = s.SendEach(ctx, chunk, chunk, chunk[:1])
 	require.NoError(t, err)
 	require.Equal(t, 3, n)

@@ -37,8 +37,7 @@ const strangerHiWater = 1 << 20
 func strangers(t testing.TB, n int) (*impi.Comm, []*stranger) {
 	t.Helper()
 	ctx := ranks.Within(t)
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	ln := ranks.Listen(t)
 	served, stop := context.WithCancel(context.Background())
 	over := make(chan struct{})
 	go func() {

@@ -38,8 +38,7 @@ func TestPlainWire(t *testing.T) {
 	everywhere(t, func(t *testing.T, place string) {
 		w := comms(t, place, 2)
 		ctx := ranks.Within(t)
-		s, err := NewSupplier(w[0])
-		require.NoError(t, err)
+		s := newSupplier(t, w[0])
 		plainAsk(t, w[1])
 		require.NoError(t, s.Send(ctx, []byte("a"), nil, []byte("bc")))
 		st, b := answer(t, w[1], 10)
@@ -52,8 +51,7 @@ func TestPlainWire(t *testing.T) {
 		require.NoError(t, s.End(ctx), "again")
 		require.ErrorIs(t, s.Send(ctx, []byte("x")), ErrClosed)
 
-		c, err := NewClient(w[1])
-		require.NoError(t, err)
+		c := newClient(t, w[1])
 		got := make(chan error, 1)
 		go func() {
 			k, err := c.Receive(ctx)
@@ -76,7 +74,7 @@ func TestPlainWire(t *testing.T) {
 			require.NoError(t, w[0].Send(ctx, []byte(step.body), 1, step.tag))
 			require.Equal(t, step.want, <-got)
 		}
-		_, err = c.Receive(ctx)
+		_, err := c.Receive(ctx)
 		require.Equal(t, io.EOF, err)
 	})
 }
@@ -85,14 +83,12 @@ func TestPlainWire(t *testing.T) {
 func TestRefused(t *testing.T) {
 	w := comms(t, "here", 2)
 	ctx := t.Context()
-	s, err := NewSupplier(w[0])
-	require.NoError(t, err)
-	c, err := NewClient(w[1])
-	require.NoError(t, err)
+	s := newSupplier(t, w[0])
+	c := newClient(t, w[1])
 	require.ErrorIs(t, s.Send(ctx), ErrEmptyChunk)
 	require.ErrorIs(t, s.Send(ctx, nil, []byte{}), ErrEmptyChunk)
 	require.ErrorIs(t, s.SendOwned(ctx, nil, nil), ErrEmptyChunk)
-	_, err = s.SendEach(ctx, []byte("x"), nil)
+	_, err := s.SendEach(ctx, []byte("x"), nil)
 	require.ErrorIs(t, err, ErrEmptyChunk)
 	_, err = s.Receive(ctx)
 	require.ErrorIs(t, err, ErrDirection)
@@ -123,7 +119,7 @@ func TestRefused(t *testing.T) {
 	_, err = NewResults(w[1], Outstanding(0))
 	require.ErrorIs(t, err, ErrInvalid)
 	for _, opts := range [][]CollectorOption{{ResultsOf(2)}, {ResultsOf(1, 1)}, {Reorder(-1)}, {AcknowledgeTo(w[0], 2)}} {
-		_, err = NewCollector(w[0], opts...)
+		_, err := NewCollector(w[0], opts...)
 		require.ErrorIs(t, err, ErrInvalid)
 	}
 }
@@ -153,18 +149,14 @@ func TestBadRequests(t *testing.T) {
 			{1, TagAsk, make([]byte, 10_000), nil},
 		} {
 			w := dup(t, w)
-			s, err := NewSupplier(w[0], Workers(1), Queue(queue), c.keep)
-			require.NoError(t, err)
+			s := newSupplier(t, w[0], Workers(1), Queue(queue), c.keep)
 			if queue > 0 { // for the answer, before anything has been met
 				require.NoError(t, s.Send(ctx, []byte("chunk")))
 			}
 			require.NoError(t, w[c.from].Send(ctx, c.body, 0, c.tag))
 			var e *MessageError
-			if queue > 0 {
-				for err == nil { // what the goroutine has met, a later call says
-					err = s.Send(ctx, []byte("chunk"))
-				}
-			} else {
+			err := s.Send(ctx, []byte("chunk"))
+			for err == nil && queue > 0 { // what the goroutine has met, a later call says
 				err = s.Send(ctx, []byte("chunk"))
 			}
 			require.ErrorAs(t, err, &e, "tag %d, %q", c.tag, c.body)
@@ -203,8 +195,7 @@ func TestBadChunks(t *testing.T) {
 		{2, TagData, []byte("x"), []ClientOption{From(0)}},
 	} {
 		w := dup(t, w)
-		k, err := NewClient(w[1], c.opts...)
-		require.NoError(t, err)
+		k := newClient(t, w[1], c.opts...)
 		require.NoError(t, w[c.from].Send(ctx, c.body, 1, c.tag))
 		if c.from != 0 { // it looks at its supplier's messages only
 			_, err := w[1].Probe(ctx, c.from, c.tag)
@@ -214,7 +205,7 @@ func TestBadChunks(t *testing.T) {
 			require.NoError(t, k.Close())
 			continue
 		}
-		_, err = k.Receive(ctx)
+		_, err := k.Receive(ctx)
 		var e *MessageError
 		require.ErrorAs(t, err, &e)
 		require.Equal(t, []int{c.from, c.tag, len(c.body)}, []int{e.Rank, e.Tag, e.Bytes})
@@ -229,8 +220,7 @@ func TestEnd(t *testing.T) {
 	for _, queue := range []int{0, 2} {
 		w := dup(t, w)
 		ctx := ranks.Within(t)
-		s, err := NewSupplier(w[0], Workers(1, 2, 3), Queue(queue))
-		require.NoError(t, err)
+		s := newSupplier(t, w[0], Workers(1, 2, 3), Queue(queue))
 		plainAsk(t, w[1])
 		require.NoError(t, s.Send(ctx, []byte("x")))
 		answer(t, w[1], 1)
@@ -271,26 +261,22 @@ func TestLeave(t *testing.T) {
 		for _, opts := range [][]ClientOption{{Window(2)}, {Window(2), MaxChunk(10)}, {Window(2), Numbered()}} {
 			w := dup(t, w)
 			ctx := ranks.Within(t)
-			s, err := NewSupplier(w[0], Workers(1))
-			require.NoError(t, err)
+			s := newSupplier(t, w[0], Workers(1))
 			for range 2 {
-				c, err := NewClient(w[1], opts...)
-				require.NoError(t, err)
-				_, err = c.Receive(over(t)) // it has asked for two
+				c := newClient(t, w[1], opts...)
+				_, err := c.Receive(over(t)) // it has asked for two
 				require.ErrorIs(t, err, context.DeadlineExceeded)
 				_, err = w[0].Probe(ctx, 1, impi.AnyTag) // which is here: of a worker that has left nothing else is known
 				require.NoError(t, err)
 				require.NoError(t, s.Send(ctx, []byte("one")))
-				k, err := c.Receive(ctx)
-				require.NoError(t, err)
+				k := received(t, ctx, c)
 				require.Equal(t, "one", string(k.Bytes()))
 				k.Release()
 				_, err = c.Receive(over(t)) // it has asked for one more
 				require.ErrorIs(t, err, context.DeadlineExceeded)
 				require.NoError(t, s.Send(ctx, []byte("two")))
 				c.Leave()
-				k, err = c.Receive(ctx)
-				require.NoError(t, err)
+				k = received(t, ctx, c)
 				require.Equal(t, "two", string(k.Bytes()))
 				k.Release()
 				// It had asked for more, which it may yet be given before the leave is heard.
@@ -322,10 +308,8 @@ func TestLeave(t *testing.T) {
 func TestLeaveWaiting(t *testing.T) {
 	w := comms(t, "here", 2)
 	ctx := ranks.Within(t)
-	s, err := NewSupplier(w[0], Queue(1))
-	require.NoError(t, err)
-	c, err := NewClient(w[1], Numbered())
-	require.NoError(t, err)
+	s := newSupplier(t, w[0], Queue(1))
+	c := newClient(t, w[1], Numbered())
 	stop, cancel := context.WithCancel(ctx)
 	noErrors(t, together(
 		func() error { return c.Each(stop, ranks.Limit, func(Chunk) error { cancel(); return nil }) },
@@ -337,8 +321,7 @@ func TestLeaveWaiting(t *testing.T) {
 func TestQueue(t *testing.T) {
 	w := comms(t, "here", 3)
 	ctx := ranks.Within(t)
-	s, err := NewSupplier(w[0], Queue(3), Batch(1000))
-	require.NoError(t, err)
+	s := newSupplier(t, w[0], Queue(3), Batch(1000))
 	released := make([]int, 4)
 	for i := range 3 {
 		require.NoError(t, s.SendOwned(ctx, func() { released[i]++ }, []byte{byte(i)}, []byte{9}))
@@ -347,13 +330,10 @@ func TestQueue(t *testing.T) {
 	st := s.Stats()
 	require.Equal(t, []int{3, 6, 3}, []int{st.Queued, st.QueuedBytes, st.Capacity})
 	require.Equal(t, Unknown, st.Workers[1].State)
-	late, err := NewClient(w[2], Numbered())
-	require.NoError(t, err)
-	k, err := late.Receive(ctx)
-	require.NoError(t, err)
+	late := newClient(t, w[2], Numbered())
+	k := received(t, ctx, late)
 	require.Equal(t, []byte{0, 9}, k.Bytes())
-	other, err := NewClient(w[1])
-	require.NoError(t, err)
+	other := newClient(t, w[1])
 	ends := func(c *Client, chunks int) func() error {
 		return func() error {
 			n := 0
@@ -382,10 +362,7 @@ func TestSeveralSuppliers(t *testing.T) {
 			sides := []func() error{}
 			for i := range 2 {
 				sides = append(sides, func() error {
-					s, err := NewSupplier(w[i], Workers(2, 3))
-					if err != nil {
-						return err
-					}
+					s := newSupplier(t, w[i], Workers(2, 3))
 					for n := range 10 * (i + 1) {
 						if err := s.Send(ctx, []byte{byte(i), byte(n)}); err != nil {
 							return err
@@ -396,10 +373,7 @@ func TestSeveralSuppliers(t *testing.T) {
 			}
 			for i := 2; i < 4; i++ {
 				sides = append(sides, func() error {
-					c, err := NewClient(w[i], slices.Concat(opts, []ClientOption{From(0, 1)})...)
-					if err != nil {
-						return err
-					}
+					c := newClient(t, w[i], slices.Concat(opts, []ClientOption{From(0, 1)})...)
 					return c.Each(ctx, time.Second, func(k Chunk) error {
 						if int(k.Bytes()[0]) != k.Supplier() {
 							return fmt.Errorf("chunk %v of %d", k.Bytes(), k.Supplier())
@@ -420,8 +394,7 @@ func TestSeveralSuppliers(t *testing.T) {
 func TestSlowWorker(t *testing.T) {
 	w := comms(t, "here", 3)
 	ctx := ranks.Within(t)
-	s, err := NewSupplier(w[0], Timed())
-	require.NoError(t, err)
+	s := newSupplier(t, w[0], Timed())
 	const count = 50
 	has, slow, fast := make(chan struct{}), make(chan struct{}), 0
 	noErrors(t, together(
@@ -434,10 +407,7 @@ func TestSlowWorker(t *testing.T) {
 			return s.End(ctx)
 		},
 		func() error {
-			c, err := NewClient(w[1])
-			if err != nil {
-				return err
-			}
+			c := newClient(t, w[1])
 			return c.Each(ctx, time.Second, func(Chunk) error {
 				close(has) // twice would panic
 				<-slow
@@ -445,10 +415,7 @@ func TestSlowWorker(t *testing.T) {
 			})
 		},
 		func() error {
-			c, err := NewClient(w[2])
-			if err != nil {
-				return err
-			}
+			c := newClient(t, w[2])
 			<-has
 			return c.Each(ctx, time.Second, func(Chunk) error {
 				if fast++; fast == count-1 {

@@ -90,14 +90,12 @@ func TestFollowing(t *testing.T) {
 func TestUnasked(t *testing.T) {
 	w := comms(t, "here", 2)
 	ctx := ranks.Within(t)
-	c, err := NewClient(w[1], Numbered(), Window(8))
-	require.NoError(t, err)
+	c := newClient(t, w[1], Numbered(), Window(8))
 	b := append(appendRecord(nil, 0, 1, 0), 'a')
 	b = append(appendRecord(b, 1, 1, unasked), 'b')
 	require.NoError(t, w[0].Send(ctx, b, 1, TagNumbered))
 	for seq := range uint64(2) {
-		k, err := c.Receive(ctx)
-		require.NoError(t, err)
+		k := received(t, ctx, c)
 		require.Equal(t, seq, k.Seq())
 		require.Equal(t, 7, c.sources[0].asked, "requests that are not answered, after chunk %d", seq)
 		k.Release()

@@ -33,10 +33,7 @@ func TestAllocs(t *testing.T) {
 			return c.Send(ctx, out, peer, 0)
 		}
 		requests := func(c *Comm, peer int, first bool, out, in []byte) error {
-			r, err := c.Irecv(in, peer, 0)
-			if err != nil {
-				return err
-			}
+			r := irecv(t, c, in, peer, 0)
 			if first {
 				s, err := c.Isend(out, peer, 0)
 				if err == nil {
@@ -114,8 +111,7 @@ func TestTestAnyAllocs(t *testing.T) {
 		}))
 		for _, r := range list {
 			require.NoError(t, r.Cancel())
-			_, err := r.Wait(within(t))
-			require.NoError(t, err)
+			completed(t, r)
 		}
 	})
 }

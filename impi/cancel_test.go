@@ -14,27 +14,21 @@ func cancelled(t testing.TB, q Request) bool {
 	t.Helper()
 	require.NoError(t, q.Cancel())
 	require.NoError(t, q.Cancel()) // says no more
-	st, err := q.Wait(within(t))
-	require.NoError(t, err)
-	return st.Cancelled
+	return completed(t, q).Cancelled
 }
 
 func TestCancelReceive(t *testing.T) {
 	eachWay(t, func(t *testing.T, a, b *Comm) {
 		got := make([]byte, 8)
 		for _, src := range []int{0, AnySource} {
-			first, err := b.Irecv(got, src, 0)
-			require.NoError(t, err)
-			second, err := b.Irecv(got, src, AnyTag)
-			require.NoError(t, err)
+			first := irecv(t, b, got, src, 0)
+			second := irecv(t, b, got, src, AnyTag)
 			require.True(t, cancelled(t, first))
 			require.NoError(t, a.Send(within(t), make([]byte, 3), 1, 0))
 			settle(t, a, b)
 			require.False(t, cancelled(t, second)) // it has the message
 		}
-		ok, _, err := b.Iprobe(AnySource, AnyTag)
-		require.NoError(t, err)
-		require.False(t, ok)
+		nothing(t, b, AnySource, AnyTag)
 	})
 }
 
@@ -53,8 +47,7 @@ func TestCancelSend(t *testing.T) {
 					var r Request
 					var err error
 					if matched {
-						r, err = b.Irecv(got, 0, 0)
-						require.NoError(t, err)
+						r = irecv(t, b, got, 0, 0)
 					}
 					msg := pattern(n, 1)
 					q, err := start(msg, 1, 0)
@@ -62,13 +55,10 @@ func TestCancelSend(t *testing.T) {
 					settle(t, a, b)
 					require.Equal(t, !matched, cancelled(t, q), "%d bytes, synchronous %v, matched %v", n, sync, matched)
 					if matched {
-						_, err = r.Wait(within(t))
-						require.NoError(t, err)
+						completed(t, r)
 						require.Equal(t, msg, got)
 					}
-					ok, _, err := b.Iprobe(AnySource, AnyTag)
-					require.NoError(t, err)
-					require.False(t, ok)
+					nothing(t, b, AnySource, AnyTag)
 				}
 			}
 		}
@@ -77,58 +67,43 @@ func TestCancelSend(t *testing.T) {
 
 // TestCancelUnsent: what waits for its turn has not left.
 func TestCancelUnsent(t *testing.T) {
-	for _, p := range places {
-		if p.hosts == 1 {
-			continue
-		}
-		t.Run(p.name, func(t *testing.T) {
-			p.seldom(t)
-			p.config.AckMark, p.config.HiWater = 2, 2
-			w := worlds(t, p)
-			a, b := w[0], w[1]
-			l := a.e.links[1]
-			// Nothing is read while the lock of b is held, so nothing is acknowledged.
-			b.e.lock.Lock()
-			var sent []Request
-			for range l.hiWater + 3 {
-				q, err := a.Issend(make([]byte, 8), 1, 0)
-				if err != nil {
-					b.e.lock.Unlock()
-					require.NoError(t, err)
-				}
-				sent = append(sent, q)
-			}
-			last := sent[len(sent)-1]
-			err := last.Cancel()
-			ok, st, terr := last.Test()
-			b.e.lock.Unlock()
-			require.NoError(t, err)
-			require.NoError(t, terr)
-			require.True(t, ok)
-			require.True(t, st.Cancelled)
-			for range sent[1:] {
-				_, err := b.Recv(within(t), make([]byte, 8), 0, 0)
+	seldomAt(t, places[1:], func(t *testing.T, p place) {
+		p.config.AckMark, p.config.HiWater = 2, 2
+		w := worlds(t, p)
+		a, b := w[0], w[1]
+		l := a.e.links[1]
+		// Nothing is read while the lock of b is held, so nothing is acknowledged.
+		b.e.lock.Lock()
+		var sent []Request
+		for range l.hiWater + 3 {
+			q, err := a.Issend(make([]byte, 8), 1, 0)
+			if err != nil {
+				b.e.lock.Unlock()
 				require.NoError(t, err)
 			}
-			require.NoError(t, WaitAll(within(t), nil, sent[:len(sent)-1]...))
-			settle(t, a, b)
-			ok, _, err = b.Iprobe(0, 0)
-			require.NoError(t, err)
-			require.False(t, ok)
-		})
-	}
+			sent = append(sent, q)
+		}
+		last := sent[len(sent)-1]
+		err := last.Cancel()
+		ok, st, terr := last.Test()
+		b.e.lock.Unlock()
+		require.NoError(t, err)
+		require.NoError(t, terr)
+		require.True(t, ok)
+		require.True(t, st.Cancelled)
+		for range sent[1:] {
+			received(t, b, make([]byte, 8), 0, 0)
+		}
+		require.NoError(t, WaitAll(within(t), nil, sent[:len(sent)-1]...))
+		settle(t, a, b)
+		nothing(t, b, 0, 0)
+	})
 }
 
 // TestCancelRace: whatever a cancel and a receive that meet agree on, both ends say
 // the same.
 func TestCancelRace(t *testing.T) {
-	rounds := 40
-	switch {
-	case testing.Short():
-		rounds = 20
-	case need.WantLong():
-		rounds = 300
-	}
+	rounds := need.ByForm(20, 40, 300)
 	eachWay(t, func(t *testing.T, a, b *Comm) {
 		r := rand.New(rand.NewPCG(4, 4))
 		for round := range rounds {
@@ -158,9 +133,7 @@ func TestCancelRace(t *testing.T) {
 				require.True(t, cancelled(t, in))
 				continue
 			}
-			st, err := in.Wait(within(t))
-			require.NoError(t, err)
-			require.Equal(t, Status{Len: n}, st)
+			require.Equal(t, Status{Len: n}, completed(t, in))
 			require.Equal(t, msg, got)
 		}
 	})

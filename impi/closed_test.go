@@ -78,33 +78,30 @@ func waitsForRequests(wait func(context.Context, []Request) error) func(context.
 // TestCloseEndsWaits: whatever a call waits for, it ends when its job is closed, also if the other host
 // is stopped.
 func TestCloseEndsWaits(t *testing.T) {
-	for _, p := range places {
-		t.Run(p.name, func(t *testing.T) {
-			p.seldom(t)
-			for _, c := range endless {
-				t.Run(c.name, func(t *testing.T) {
-					p.config.PeerTimeout, p.config.Wait = 2*limit, "sleep"
-					jobs := join(t, p)
-					stopped := jobs[len(jobs)-1].e
-					if len(jobs) > 1 {
-						stopped.lock.Lock()
-					}
-					over, ended := make(chan error, 1), make(chan error, 1)
-					go func() { over <- c.call(within(t), jobs[0].World()) }()
-					asleep(t, jobs[0].e)
-					go func() { ended <- jobs[0].Close(context.WithoutCancel(t.Context())) }()
-					err := <-over // at the latest with the context of the call
-					if len(jobs) > 1 {
-						stopped.lock.Unlock()
-					}
-					closeAll(t, jobs[1:])
-					require.NoError(t, <-ended)
-					require.ErrorIs(t, err, ErrClosed)
-					require.ErrorContains(t, err, "closed by this process")
-				})
-			}
-		})
-	}
+	seldomAt(t, places, func(t *testing.T, p place) {
+		for _, c := range endless {
+			t.Run(c.name, func(t *testing.T) {
+				p.config.PeerTimeout, p.config.Wait = 2*limit, "sleep"
+				jobs := join(t, p)
+				stopped := jobs[len(jobs)-1].e
+				if len(jobs) > 1 {
+					stopped.lock.Lock()
+				}
+				over, ended := make(chan error, 1), make(chan error, 1)
+				go func() { over <- c.call(within(t), jobs[0].World()) }()
+				asleep(t, jobs[0].e)
+				go func() { ended <- jobs[0].Close(context.WithoutCancel(t.Context())) }()
+				err := <-over // at the latest with the context of the call
+				if len(jobs) > 1 {
+					stopped.lock.Unlock()
+				}
+				closeAll(t, jobs[1:])
+				require.NoError(t, <-ended)
+				require.ErrorIs(t, err, ErrClosed)
+				require.ErrorContains(t, err, "closed by this process")
+			})
+		}
+	})
 }
 
 // TestFreeEndsWaits: receives and probes end when their communicator is freed.

@@ -188,10 +188,7 @@ func TestCollectives(t *testing.T) {
 func sums(t testing.TB, groups ...[]*Comm) {
 	t.Helper()
 	ctx := within(t)
-	rounds := 10
-	if need.WantLong() {
-		rounds = 20
-	}
+	rounds := need.InLong(10, 20)
 	var wg sync.WaitGroup
 	errs := make(chan error, 100)
 	for g, comms := range groups {

@@ -32,9 +32,7 @@ func newDancing(t testing.TB, hosts int, secret string) *assembling {
 	d := &assembling{}
 	var list []member
 	for i := range hosts {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-		t.Cleanup(func() { l.Close() })
+		l := ranks.Listen(t)
 		d.listeners = append(d.listeners, l)
 		list = append(list, member{client: i, packetLen: 1000, ackMark: 1, hiWater: 1, addrs: []netip.AddrPort{l.Addr().(*net.TCPAddr).AddrPort()},
 			procs: []packet.Proc{{Host: startup.HostIDOf(netip.MustParseAddr("127.0.0.1")), PID: int64(i)}}})
@@ -47,10 +45,7 @@ func newDancing(t testing.TB, hosts int, secret string) *assembling {
 }
 
 func (d *assembling) dial(t testing.TB, host int) net.Conn {
-	conn, err := net.Dial("tcp", d.listeners[host].Addr().String())
-	require.NoError(t, err)
-	t.Cleanup(func() { conn.Close() })
-	require.NoError(t, conn.SetDeadline(time.Now().Add(limit)))
+	conn := ranks.Dial(t, d.listeners[host].Addr().String())
 	return conn
 }
 

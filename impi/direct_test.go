@@ -16,10 +16,7 @@ import (
 // others, and however long the messages and their memory are.
 func TestRecvOrder(t *testing.T) {
 	eachWay(t, func(t *testing.T, a, b *Comm) {
-		rounds := 10
-		if need.WantLong() {
-			rounds = 40
-		}
+		rounds := need.InLong(10, 40)
 		for seed := range uint64(rounds) {
 			recvOrder(t, a, b, seed)
 		}
@@ -93,10 +90,7 @@ func recvOrder(t *testing.T, a, b *Comm, seed uint64) {
 			buf := make([]byte, max(8, msgs[want].n-rng.IntN(2)*rng.IntN(20)))
 			source := -rng.IntN(2)
 			if rng.IntN(3) == 0 {
-				r, err := b.Irecv(buf, source, tag)
-				if err != nil {
-					return err
-				}
+				r := irecv(t, b, buf, source, tag)
 				early = append(early, posted{r, buf, want})
 				continue
 			}

@@ -14,22 +14,19 @@ func TestDone(t *testing.T) {
 		for _, n := range []int{0, 8, 5000, long} {
 			var receives []Request
 			for tag := range 3 {
-				q, err := b.Irecv(make([]byte, n), AnySource, tag)
-				require.NoError(t, err)
+				q := irecv(t, b, make([]byte, n), AnySource, tag)
 				receives = append(receives, q)
 				require.Equal(t, q.Done(), q.Done())
 			}
 			for _, tag := range []int{2, 0, 1} {
 				open(t, receives[tag].Done())
-				s, err := a.Issend(pattern(n, 1), 1, tag)
-				require.NoError(t, err)
+				s := issend(t, a, pattern(n, 1), 1, tag)
 				done := receives[tag].Done()
 				closes(t, s.Done())
 				closes(t, done)
 				for _, q := range []Request{receives[tag], s} {
 					require.True(t, q.Active())
-					over, st, err := q.Test()
-					require.NoError(t, err)
+					over, st := tested(t, q)
 					require.True(t, over)
 					require.Equal(t, tag, st.Tag)
 					closes(t, q.Done())
@@ -44,8 +41,7 @@ func TestDone(t *testing.T) {
 // TestDoneCancelled: cancelling a request closes its channel.
 func TestDoneCancelled(t *testing.T) {
 	eachWay(t, func(t *testing.T, a, b *Comm) {
-		q, err := b.Irecv(make([]byte, 8), 0, 0)
-		require.NoError(t, err)
+		q := irecv(t, b, make([]byte, 8), 0, 0)
 		done := q.Done()
 		require.True(t, cancelled(t, q))
 		closes(t, done)
@@ -64,8 +60,7 @@ func TestDoneEnds(t *testing.T) {
 		var list []Request
 		var channels []<-chan struct{}
 		for rank := range 2 {
-			q, err := c.Irecv(make([]byte, 8), rank, 0)
-			require.NoError(t, err)
+			q := irecv(t, c, make([]byte, 8), rank, 0)
 			list, channels = append(list, q), append(channels, q.Done())
 		}
 		left := make(chan error, 1)

@@ -57,20 +57,15 @@ func TestEagerEverywhere(t *testing.T) {
 				both(t, exchange(a, b.Rank()), exchange(b, a.Rank()))
 			}
 		}
-		long, err := a.Isend(filled(64<<10+1, 3), b.Rank(), 9)
-		require.NoError(t, err)
-		sync, err := a.Issend(filled(20_000, 4), b.Rank(), 9)
-		require.NoError(t, err)
+		long := isend(t, a, filled(64<<10+1, 3), b.Rank(), 9)
+		sync := issend(t, a, filled(20_000, 4), b.Rank(), 9)
 		require.NoError(t, a.Send(ctx, filled(20_000, 5), b.Rank(), 9)) // behind them
 		for _, q := range []Request{long, sync} {
-			done, _, err := q.Test()
-			require.NoError(t, err)
-			require.False(t, done)
+			pending(t, q)
 		}
 		for i, n := range []int{64<<10 + 1, 20_000, 20_000} {
 			got := make([]byte, n)
-			_, err := b.Recv(ctx, got, a.Rank(), 9)
-			require.NoError(t, err)
+			received(t, b, got, a.Rank(), 9)
 			require.True(t, bytes.Equal(filled(n, 3+i), got))
 		}
 		require.NoError(t, WaitAll(ctx, nil, long, sync))
@@ -97,24 +92,16 @@ func TestEagerToPoller(t *testing.T) {
 // TestEagerToLeaver: a receiver that leaves fails no send that was complete, or is about
 // to be.
 func TestEagerToLeaver(t *testing.T) {
-	for _, p := range places {
-		if p.hosts == 1 {
-			continue
-		}
-		t.Run(p.name, func(t *testing.T) {
-			p.seldom(t)
-			jobs := join(t, p)
-			t.Cleanup(func() { closeAll(t, jobs) })
-			sent, err := jobs[0].World().Isend(filled(20_000, 1), 1, 7)
-			require.NoError(t, err)
-			left := make(chan error)
-			go func() { left <- jobs[1].Close(context.WithoutCancel(t.Context())) }()
-			_, err = sent.Wait(within(t))
-			require.NoError(t, err)
-			require.NoError(t, jobs[0].Close(context.WithoutCancel(t.Context())))
-			require.NoError(t, <-left)
-		})
-	}
+	seldomAt(t, places[1:], func(t *testing.T, p place) {
+		jobs := join(t, p)
+		t.Cleanup(func() { closeAll(t, jobs) })
+		sent := isend(t, jobs[0].World(), filled(20_000, 1), 1, 7)
+		left := make(chan error)
+		go func() { left <- jobs[1].Close(context.WithoutCancel(t.Context())) }()
+		completed(t, sent)
+		require.NoError(t, jobs[0].Close(context.WithoutCancel(t.Context())))
+		require.NoError(t, <-left)
+	})
 }
 
 // TestEagerBounded: what is fetched takes half of the memory for what waits; sends beyond are
@@ -126,23 +113,18 @@ func TestEagerBounded(t *testing.T) {
 	ctx := within(t)
 	var list []Request
 	for i := range 2 * unexpected / n / 3 {
-		q, err := a.Isend(filled(n, i), b.Rank(), i)
-		require.NoError(t, err)
-		list = append(list, q)
+		list = append(list, isend(t, a, filled(n, i), b.Rank(), i))
 	}
 	for i := range unexpected / 4 / n {
 		_, err := list[i].Wait(ctx)
 		require.NoError(t, err, i)
 	}
 	last := list[len(list)-1]
-	done, _, err := last.Test()
-	require.NoError(t, err)
-	require.False(t, done)
+	pending(t, last)
 	for i := range list { // the last first
 		i = len(list) - 1 - i
 		got := make([]byte, n)
-		_, err := b.Recv(ctx, got, a.Rank(), i)
-		require.NoError(t, err)
+		received(t, b, got, a.Rank(), i)
 		require.True(t, bytes.Equal(filled(n, i), got))
 	}
 	require.NoError(t, WaitAll(ctx, nil, list...))
@@ -166,8 +148,7 @@ func TestFetch(t *testing.T) {
 	}{
 		{"nothing", func(*testing.T, *Comm, *message) {}, func(t *testing.T, b *Comm) {
 			got := make([]byte, n)
-			_, err := b.Recv(within(t), got, AnySource, 7)
-			require.NoError(t, err)
+			received(t, b, got, AnySource, 7)
 			require.True(t, bytes.Equal(filled(n, 1), got))
 		}, false},
 		{"received", func(t *testing.T, b *Comm, m *message) {
@@ -200,9 +181,7 @@ func TestFetch(t *testing.T) {
 			b.match.takeMessage(m)
 			b.match.dropMessage(m)
 		}, func(t *testing.T, b *Comm) {
-			there, _, err := b.Iprobe(AnySource, AnyTag)
-			require.NoError(t, err)
-			require.False(t, there)
+			nothing(t, b, AnySource, AnyTag)
 		}, false},
 		{"lost", func(_ *testing.T, b *Comm, m *message) { m.pair.link.lost(io.ErrUnexpectedEOF) }, func(t *testing.T, b *Comm) {
 			_, err := b.Recv(within(t), make([]byte, n), 0, 7)

@@ -85,10 +85,7 @@ func inside(ctx context.Context, j *Job, _ []string) error {
 		return err
 	}
 	defer syscall.Kill(peer, syscall.SIGCONT)
-	m, err := j.Alloc(piece)
-	if err != nil {
-		return err
-	}
+	m := ranks.Must(j.Alloc(piece))
 	e, l := j.e, j.e.links[victim]
 	var q Request
 	for { // until it has been stopped inside: this process may lack a CPU meanwhile

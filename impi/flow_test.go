@@ -93,10 +93,7 @@ func TestBothFull(t *testing.T) {
 				bufs := make([][]byte, n)
 				for i := range n {
 					bufs[i] = make([]byte, i%5*1000)
-					q, err := c.Irecv(bufs[i], peer, i)
-					if err != nil {
-						return err
-					}
+					q := irecv(t, c, bufs[i], peer, i)
 					list = append(list, q)
 				}
 				if err := WaitAll(within(t), nil, list...); err != nil {
@@ -118,10 +115,7 @@ func TestBothFull(t *testing.T) {
 func TestLongBothWays(t *testing.T) {
 	need.Full(t)
 	eachWay(t, func(t *testing.T, a, b *Comm) {
-		n := 1 << 20
-		if need.WantLong() {
-			n = 8 << 20
-		}
+		n := need.InLong(1<<20, 8<<20)
 		side := func(c *Comm, peer int) func() error {
 			return func() error {
 				out, in := pattern(n, uint64(c.Rank())), make([]byte, n)
@@ -152,63 +146,48 @@ func TestLongBothWays(t *testing.T) {
 // other: one that does not receive delays no other.
 func TestManyPairs(t *testing.T) {
 	need.Full(t)
-	for _, p := range places {
-		if p.hosts == 1 {
-			continue
+	seldomAt(t, places[1:], func(t *testing.T, p place) {
+		const each = 4
+		p.processes, p.config.AckMark, p.config.HiWater = each, 2, 4
+		w := worlds(t, p)
+		// Rank 0 has more in flight to rank 4 than may be; no process waits for it.
+		var stuck []Request
+		for range 300 {
+			stuck = append(stuck, issend(t, w[0], make([]byte, 100), each, 99))
 		}
-		t.Run(p.name, func(t *testing.T) {
-			p.seldom(t)
-			const each = 4
-			p.processes, p.config.AckMark, p.config.HiWater = each, 2, 4
-			w := worlds(t, p)
-			// Rank 0 has more in flight to rank 4 than may be; no process waits for it.
-			var stuck []Request
-			for range 300 {
-				q, err := w[0].Issend(make([]byte, 100), each, 99)
-				require.NoError(t, err)
-				stuck = append(stuck, q)
-			}
-			var sides []func() error
-			for _, c := range w {
-				sides = append(sides, func() error {
-					for round := range 5 {
-						var list []Request
-						in := make([][]byte, len(w))
-						for k := range w {
-							in[k] = make([]byte, 4000)
-							q, err := c.Irecv(in[k], k, round)
-							if err != nil {
-								return err
-							}
-							list = append(list, q)
-							q, err = c.Isend(pattern(1000*((k+c.Rank())%4), uint64(k<<8|c.Rank())), k, round)
-							if err != nil {
-								return err
-							}
-							list = append(list, q)
-						}
-						st := make([]Status, len(list))
-						if err := WaitAll(within(t), st, list...); err != nil {
-							return err
-						}
-						for k := range w {
-							n := 1000 * ((k + c.Rank()) % 4)
-							if st[2*k].Len != n || string(in[k][:n]) != string(pattern(n, uint64(c.Rank()<<8|k))) {
-								return fmt.Errorf("message from rank %d to %d is wrong", k, c.Rank())
-							}
+		var sides []func() error
+		for _, c := range w {
+			sides = append(sides, func() error {
+				for round := range 5 {
+					var list []Request
+					in := make([][]byte, len(w))
+					for k := range w {
+						in[k] = make([]byte, 4000)
+						q := irecv(t, c, in[k], k, round)
+						list = append(list, q)
+						q = isend(t, c, pattern(1000*((k+c.Rank())%4), uint64(k<<8|c.Rank())), k, round)
+						list = append(list, q)
+					}
+					st := make([]Status, len(list))
+					if err := WaitAll(within(t), st, list...); err != nil {
+						return err
+					}
+					for k := range w {
+						n := 1000 * ((k + c.Rank()) % 4)
+						if st[2*k].Len != n || string(in[k][:n]) != string(pattern(n, uint64(c.Rank()<<8|k))) {
+							return fmt.Errorf("message from rank %d to %d is wrong", k, c.Rank())
 						}
 					}
-					return nil
-				})
-			}
-			both(t, sides...)
-			for range stuck {
-				_, err := w[each].Recv(within(t), make([]byte, 100), 0, 99)
-				require.NoError(t, err)
-			}
-			require.NoError(t, WaitAll(within(t), nil, stuck...))
-		})
-	}
+				}
+				return nil
+			})
+		}
+		both(t, sides...)
+		for range stuck {
+			received(t, w[each], make([]byte, 100), 0, 99)
+		}
+		require.NoError(t, WaitAll(within(t), nil, stuck...))
+	})
 }
 
 // TestFarAhead: sends that are far ahead of the first receive are no error. What waits for the receives counts
@@ -287,8 +266,7 @@ func TestOverflow(t *testing.T) {
 			requireError(t, err, ErrPeerDied, 1)
 			_, err = b.Recv(within(t), nil, 0, 1)
 			requireError(t, err, ErrOverflow, 0)
-			st, err := b.Recv(within(t), make([]byte, 1000), 0, 0) // what had come before
-			require.NoError(t, err)
+			st := received(t, b, make([]byte, 1000), 0, 0) // what had come before
 			require.Equal(t, Status{Len: 1000}, st)
 			for _, peer := range []*Comm{a, b} {
 				both(t, func() error { return c.Ssend(within(t), nil, peer.Rank(), 7) },
@@ -309,8 +287,7 @@ func TestUnexpectedHere(t *testing.T) {
 		var list []Request
 		complete := 0
 		for i := range 1000 {
-			q, err := a.Isend(pattern(1000, uint64(i)), 1, 0)
-			require.NoError(t, err)
+			q := isend(t, a, pattern(1000, uint64(i)), 1, 0)
 			if ok, _, err := q.Test(); ok {
 				require.NoError(t, err)
 				complete++
@@ -321,9 +298,7 @@ func TestUnexpectedHere(t *testing.T) {
 		require.True(t, cancelled(t, list[len(list)-1]))
 		got := make([]byte, 1000)
 		for i := range 999 {
-			st, err := b.Recv(within(t), got, 0, 0)
-			require.NoError(t, err)
-			require.Equal(t, Status{Len: 1000}, st)
+			require.Equal(t, Status{Len: 1000}, received(t, b, got, 0, 0))
 			require.Equal(t, pattern(1000, uint64(i)), got)
 		}
 		require.NoError(t, WaitAll(within(t), nil, list...))
@@ -337,10 +312,8 @@ func TestProgress(t *testing.T) {
 		for _, n := range []int{8, 5000, 1 << 20} {
 			for range 3 {
 				msg, got := pattern(n, 1), make([]byte, n)
-				r, err := b.Irecv(got, 0, 0)
-				require.NoError(t, err)
-				s, err := a.Issend(msg, 1, 0)
-				require.NoError(t, err)
+				r := irecv(t, b, got, 0, 0)
+				s := issend(t, a, msg, 1, 0)
 				ctx := within(t)
 				for { // no goroutine tests or waits
 					a.e.lock.Lock()
@@ -356,8 +329,7 @@ func TestProgress(t *testing.T) {
 					time.Sleep(100 * time.Microsecond)
 				}
 				for _, q := range []Request{r, s} {
-					_, err := q.Wait(ctx)
-					require.NoError(t, err)
+					completed(t, q)
 				}
 				require.Equal(t, msg, got)
 			}
@@ -369,10 +341,7 @@ func TestProgress(t *testing.T) {
 // receiver that had not looked for a while does.
 func TestSleepers(t *testing.T) {
 	everywhere(t, func(t *testing.T, a, b *Comm) {
-		n := 8 << 20
-		if need.WantLong() {
-			n = 32 << 20
-		}
+		n := need.InLong(8<<20, 32<<20)
 		msg := pattern(n, 1)
 		both(t, func() error { return a.Send(within(t), msg, 1, 0) },
 			func() error {
@@ -395,10 +364,8 @@ func TestRestPackets(t *testing.T) {
 	l := w[0].e.links[1]
 	require.EqualValues(t, restPackets*packetLen, l.rest)
 	got := make([]byte, 3*restPackets*packetLen+7)
-	r, err := w[0].Irecv(got, 1, 0)
-	require.NoError(t, err)
-	q, err := w[1].Isend(pattern(len(got), 1), 0, 0)
-	require.NoError(t, err)
+	r := irecv(t, w[0], got, 1, 0)
+	q := isend(t, w[1], pattern(len(got), 1), 0, 0)
 	both(t, func() error { _, err := r.Wait(within(t)); return err }, func() error { _, err := q.Wait(within(t)); return err })
 	require.Equal(t, pattern(len(got), 1), got)
 	w[1].e.lock.Lock()

@@ -138,8 +138,7 @@ func TestReduceAmongMessages(t *testing.T) {
 	_, w := byProtocol(t, 2, 1, 0)
 	ctx := within(t)
 	b := make([]byte, 8)
-	q, err := w[0].Irecv(b, AnySource, AnyTag)
-	require.NoError(t, err)
+	q := irecv(t, w[0], b, AnySource, AnyTag)
 	all(t, w, func(c *Comm) error {
 		x := []int64{int64(c.Rank()) + 1}
 		if err := c.Run(ctx, channel.Reduce(channel.Sum, x, x, 0)); err != nil || c.Rank() == 1 {
@@ -150,14 +149,10 @@ func TestReduceAmongMessages(t *testing.T) {
 	})
 	require.NoError(t, w[1].Send(ctx, []byte("for you"), 0, tagReduce))
 	require.NoError(t, w[1].Send(ctx, []byte("for all"), 0, 1))
-	st, err := q.Wait(ctx)
-	require.NoError(t, err)
+	st := completed(t, q)
 	require.Equal(t, Status{Source: 1, Tag: 1, Len: 7}, st)
-	found, _, err := w[0].Iprobe(AnySource, AnyTag)
-	require.NoError(t, err)
-	require.False(t, found)
-	st, err = w[0].Recv(ctx, b, AnySource, tagReduce)
-	require.NoError(t, err)
+	nothing(t, w[0], AnySource, AnyTag)
+	st = received(t, w[0], b, AnySource, tagReduce)
 	require.Equal(t, Status{Source: 1, Tag: tagReduce, Len: 7}, st)
 }
 

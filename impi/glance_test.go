@@ -40,19 +40,15 @@ func TestManyLanes(t *testing.T) {
 			require.NoError(t, c.Send(within(t), []byte{byte(round)}, 0, i))
 			switch round {
 			case 0, 1:
-				st, err := root.Recv(within(t), got, AnySource, AnyTag)
-				require.NoError(t, err)
-				require.Equal(t, Status{Source: i + 1, Tag: i, Len: 1}, st)
+				require.Equal(t, Status{Source: i + 1, Tag: i, Len: 1}, received(t, root, got, AnySource, AnyTag))
 			case 2:
 				st, ok := root.RecvNow(got, AnySource, AnyTag)
 				require.True(t, ok)
 				require.Equal(t, i+1, st.Source)
 			default:
-				found, _, err := root.Iprobe(i+1, i)
-				require.NoError(t, err)
+				found, _ := iprobe(t, root, i+1, i)
 				require.True(t, found)
-				_, err = root.Recv(within(t), got, i+1, i)
-				require.NoError(t, err)
+				received(t, root, got, i+1, i)
 			}
 			require.Equal(t, byte(round), got[0])
 			if round > 1 { // so that the next one is cold

@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"log/slog"
-	"net"
 	"net/netip"
 	"sync"
 	"testing"
@@ -78,20 +77,29 @@ func init() {
 // everywhere runs a test for each place, with the worlds of its processes: a test of what
 // this package asks of a provider.
 func everywhere(t *testing.T, test func(t *testing.T, a, b *Comm)) {
-	runAt(t, place.needs, test)
+	for _, p := range places {
+		t.Run(p.name, func(t *testing.T) {
+			p.needs(t)
+			w := worlds(t, p)
+			test(t, w[0], w[1])
+		})
+	}
 }
 
 // eachWay runs a test for each way that messages take in this package, see [place.seldom].
 func eachWay(t *testing.T, test func(t *testing.T, a, b *Comm)) {
-	runAt(t, place.seldom, test)
+	seldomAt(t, places, func(t *testing.T, p place) {
+		w := worlds(t, p)
+		test(t, w[0], w[1])
+	})
 }
 
-func runAt(t *testing.T, needs func(p place, t testing.TB), test func(t *testing.T, a, b *Comm)) {
+// seldomAt runs a test at those of the places that [place.seldom] leaves.
+func seldomAt(t *testing.T, places []place, test func(t *testing.T, p place)) {
 	for _, p := range places {
 		t.Run(p.name, func(t *testing.T) {
-			needs(p, t)
-			w := worlds(t, p)
-			test(t, w[0], w[1])
+			p.seldom(t)
+			test(t, p)
 		})
 	}
 }
@@ -102,7 +110,6 @@ func worlds(t testing.TB, p place) []*Comm {
 	t.Helper()
 	jobs := join(t, p)
 	t.Cleanup(func() { closeAll(t, jobs) })
-	var list []*Comm
 	for _, j := range jobs {
 		for _, l := range j.e.links {
 			if l != nil {
@@ -110,6 +117,13 @@ func worlds(t testing.TB, p place) []*Comm {
 				require.Equal(t, len(p.config.Providers) > 0, rc, "carrier of host %d", l.host)
 			}
 		}
+	}
+	return worldsOf(jobs)
+}
+
+// worldsOf returns the world of each process of a job.
+func worldsOf(jobs []*Job) (list []*Comm) {
+	for _, j := range jobs {
 		list = append(list, j.Worlds()...)
 	}
 	return list
@@ -128,8 +142,7 @@ func join(t testing.TB, p place) []*Job {
 // tryJoin has the hosts of a place join a job, and returns what each got.
 func tryJoin(t testing.TB, p place) ([]*Job, []error) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	l := ranks.Listen(t)
 	const key = 4711
 	s := startup.Server{Clients: p.hosts, Key: key}
 	served := make(chan error, 1)
@@ -176,4 +189,70 @@ func both(t testing.TB, sides ...func() error) {
 	for i, err := range errs {
 		require.NoError(t, err, "side %d", i)
 	}
+}
+
+// The calls of tests that must succeed: irecv, isend and issend start a request, completed waits for
+// it, received receives a message, tested and iprobe look at what is there.
+
+func irecv(t testing.TB, c *Comm, b []byte, source, tag int) Request {
+	t.Helper()
+	q, err := c.Irecv(b, source, tag)
+	require.NoError(t, err)
+	return q
+}
+
+func isend(t testing.TB, c *Comm, b []byte, dest, tag int) Request {
+	t.Helper()
+	q, err := c.Isend(b, dest, tag)
+	require.NoError(t, err)
+	return q
+}
+
+func issend(t testing.TB, c *Comm, b []byte, dest, tag int) Request {
+	t.Helper()
+	q, err := c.Issend(b, dest, tag)
+	require.NoError(t, err)
+	return q
+}
+
+func completed(t testing.TB, q Request) Status {
+	t.Helper()
+	st, err := q.Wait(within(t))
+	require.NoError(t, err)
+	return st
+}
+
+func received(t testing.TB, c *Comm, b []byte, source, tag int) Status {
+	t.Helper()
+	st, err := c.Recv(within(t), b, source, tag)
+	require.NoError(t, err)
+	return st
+}
+
+func tested(t testing.TB, q Request) (bool, Status) {
+	t.Helper()
+	done, st, err := q.Test()
+	require.NoError(t, err)
+	return done, st
+}
+
+func iprobe(t testing.TB, c *Comm, source, tag int) (bool, Status) {
+	t.Helper()
+	there, st, err := c.Iprobe(source, tag)
+	require.NoError(t, err)
+	return there, st
+}
+
+// nothing: no message is there.
+func nothing(t testing.TB, c *Comm, source, tag int) {
+	t.Helper()
+	there, _ := iprobe(t, c, source, tag)
+	require.False(t, there)
+}
+
+// fails waits for a request that must fail, for that reason, with that rank.
+func fails(t testing.TB, q Request, reason error, rank int) {
+	t.Helper()
+	_, err := q.Wait(within(t))
+	requireError(t, err, reason, rank)
 }

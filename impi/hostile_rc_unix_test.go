@@ -160,18 +160,13 @@ func TestHostileRC(t *testing.T) {
 	const sync, data = packet.DataSync, packet.Data
 	failing := func(h *hostileRC, q Request, reason error) {
 		h.t.Helper()
-		_, err := q.Wait(within(h.t))
-		requireError(h.t, err, reason, 1)
+		fails(h.t, q, reason, 1)
 	}
 	receiving := func(h *hostileRC, n int) Request {
-		r, err := h.victim.Irecv(make([]byte, n), 1, 0)
-		require.NoError(h.t, err)
-		return r
+		return irecv(h.t, h.victim, make([]byte, n), 1, 0)
 	}
 	sending := func(h *hostileRC, n int) (Request, heard) {
-		q, err := h.victim.Issend(make([]byte, n), 1, 0)
-		require.NoError(h.t, err)
-		return q, h.expect(sync)
+		return issend(h.t, h.victim, make([]byte, n), 1, 0), h.expect(sync)
 	}
 	say := func(p rcPacket, body ...byte) func(h *hostileRC) { return func(h *hostileRC) { h.send(p, body...) } }
 	raw := func(b []byte) func(h *hostileRC) {
@@ -265,8 +260,7 @@ func TestHostileRC(t *testing.T) {
 			q, p := sending(h, 8)
 			h.send(rcPacket{t: packet.SyncAck, srqid: p.srqid})
 			h.send(rcPacket{t: packet.SyncAck, srqid: p.srqid})
-			_, err := q.Wait(within(h.t))
-			require.NoError(h.t, err)
+			completed(h.t, q)
 		}, ErrProtocol},
 		{"SYNCACK without a request", func(h *hostileRC) {
 			q, p := sending(h, long)
@@ -320,13 +314,11 @@ func TestHostileRC(t *testing.T) {
 			for range 2 {
 				h.post(verbs.SendWR{Opcode: verbs.OpRDMAWriteWithImm, Imm: index})
 			}
-			_, err := r.Wait(within(h.t))
-			require.NoError(h.t, err)
+			completed(h.t, r)
 		}, ErrProtocol},
 		{"write beside the room", func(h *hostileRC) {
 			memory := make([]byte, 3000)
-			r, err := h.victim.Irecv(memory[1000:2000], 1, 0)
-			require.NoError(h.t, err)
+			r := irecv(h.t, h.victim, memory[1000:2000], 1, 0)
 			at, err := parseRemotes(h.begin(r, 1000, rcKnown).body)
 			require.NoError(h.t, err)
 			require.Len(h.t, at, 1)

@@ -22,6 +22,7 @@ import (
 	"github.com/sluice-hpc/sluice/impi/packet"
 	"github.com/sluice-hpc/sluice/impi/startup"
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // hostile is a host of a job of three that says what it wants: a plain connection to
@@ -46,11 +47,8 @@ const (
 
 // connected returns the two ends of a TCP connection.
 func connected(t testing.TB) (a, b *net.TCPConn) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	x, err := net.Dial("tcp", l.Addr().String())
-	require.NoError(t, err)
+	l := ranks.Listen(t)
+	x := ranks.Dial(t, l.Addr().String())
 	for {
 		y, err := l.Accept()
 		require.NoError(t, err)
@@ -212,92 +210,72 @@ func TestHostile(t *testing.T) {
 		{"negative tag", func(h *hostile) { h.send(header{Type: data, Tag: -1}) }, ErrProtocol},
 		{"data for a request that is none", func(h *hostile) { h.send(header{Type: data, Len: 1, MsgLen: 5, DRQID: 1 << 40}, 1) }, ErrProtocol},
 		{"data for a receive that waits", func(h *hostile) {
-			r, err := h.victim.Irecv(make([]byte, 8), 1, 0)
-			require.NoError(h.t, err)
+			r := irecv(h.t, h.victim, make([]byte, 8), 1, 0)
 			h.send(header{Type: data, Len: 1, MsgLen: 5, DRQID: r.r.id()}, 1)
-			_, err = r.Wait(within(h.t))
-			requireError(h.t, err, ErrProtocol, 1)
+			fails(h.t, r, ErrProtocol, 1)
 		}, ErrProtocol},
 		{"more data than announced", func(h *hostile) {
-			r, err := h.victim.Irecv(make([]byte, 8), 1, 0)
-			require.NoError(h.t, err)
+			r := irecv(h.t, h.victim, make([]byte, 8), 1, 0)
 			h.send(header{Type: sync, Len: 1, MsgLen: 5, SRQID: 3}, 1)
 			p := h.expect(packet.SyncAck)
 			require.EqualValues(h.t, 3, p.SRQID)
 			h.send(header{Type: data, Len: 5, MsgLen: 5, SRQID: 3, DRQID: p.DRQID}, 1, 2, 3, 4, 5)
-			_, err = r.Wait(within(h.t))
-			requireError(h.t, err, ErrProtocol, 1)
+			fails(h.t, r, ErrProtocol, 1)
 		}, ErrProtocol},
 		{"data after the last", func(h *hostile) {
-			r, err := h.victim.Irecv(make([]byte, 8), 1, 0)
-			require.NoError(h.t, err)
+			r := irecv(h.t, h.victim, make([]byte, 8), 1, 0)
 			h.send(header{Type: sync, Len: 1, MsgLen: 2, SRQID: 3}, 1)
 			p := h.expect(packet.SyncAck)
 			for range 2 {
 				h.send(header{Type: data, Len: 1, MsgLen: 2, SRQID: 3, DRQID: p.DRQID}, 1)
 			}
-			_, err = r.Wait(within(h.t))
-			require.NoError(h.t, err)
+			completed(h.t, r)
 		}, ErrProtocol},
 		{"SYNCACK for nothing", func(h *hostile) { h.send(header{Type: packet.SyncAck, SRQID: 1}) }, ErrProtocol},
 		{"SYNCACK for an eager message", func(h *hostile) {
-			q, err := h.victim.Isend(make([]byte, 8), 1, 0)
-			require.NoError(h.t, err)
+			q := isend(h.t, h.victim, make([]byte, 8), 1, 0)
 			h.send(header{Type: packet.SyncAck, SRQID: h.expect(data).SRQID})
-			_, err = h.victim.Recv(within(h.t), nil, 1, 12345)
+			_, err := h.victim.Recv(within(h.t), nil, 1, 12345)
 			require.ErrorIs(h.t, err, ErrProtocol)
-			_, err = q.Wait(within(h.t))
-			require.NoError(h.t, err)
+			completed(h.t, q)
 		}, ErrProtocol},
 		{"SYNCACK twice, of a short message", func(h *hostile) {
-			q, err := h.victim.Issend(make([]byte, 8), 1, 0)
-			require.NoError(h.t, err)
+			q := issend(h.t, h.victim, make([]byte, 8), 1, 0)
 			p := h.expect(sync)
 			h.send(header{Type: packet.SyncAck, SRQID: p.SRQID})
 			h.send(header{Type: packet.SyncAck, SRQID: p.SRQID})
-			_, err = q.Wait(within(h.t))
-			require.NoError(h.t, err)
+			completed(h.t, q)
 		}, ErrProtocol},
 		{"SYNCACK twice, of a long message", func(h *hostile) {
-			q, err := h.victim.Isend(make([]byte, 100*hostilePacket), 1, 0)
-			require.NoError(h.t, err)
+			q := isend(h.t, h.victim, make([]byte, 100*hostilePacket), 1, 0)
 			p := h.expect(sync)
 			h.send(header{Type: packet.SyncAck, SRQID: p.SRQID, DRQID: 1})
 			h.send(header{Type: packet.SyncAck, SRQID: p.SRQID, DRQID: 1})
-			_, err = q.Wait(within(h.t))
-			requireError(h.t, err, ErrProtocol, 1)
+			fails(h.t, q, ErrProtocol, 1)
 		}, ErrProtocol},
 		{"SYNCACK without a request", func(h *hostile) {
-			q, err := h.victim.Isend(make([]byte, 2*hostilePacket), 1, 0)
-			require.NoError(h.t, err)
+			q := isend(h.t, h.victim, make([]byte, 2*hostilePacket), 1, 0)
 			h.send(header{Type: packet.SyncAck, SRQID: h.expect(sync).SRQID})
-			_, err = q.Wait(within(h.t))
-			requireError(h.t, err, ErrProtocol, 1)
+			fails(h.t, q, ErrProtocol, 1)
 		}, ErrProtocol},
 		{"SYNCACK for a receive", func(h *hostile) {
-			r, err := h.victim.Irecv(nil, 1, 0)
-			require.NoError(h.t, err)
+			r := irecv(h.t, h.victim, nil, 1, 0)
 			h.send(header{Type: packet.SyncAck, SRQID: r.r.id()})
-			_, err = r.Wait(within(h.t))
-			requireError(h.t, err, ErrProtocol, 1)
+			fails(h.t, r, ErrProtocol, 1)
 		}, ErrProtocol},
 		{"CANCELYES without CANCEL", func(h *hostile) {
-			q, err := h.victim.Issend(make([]byte, 8), 1, 0)
-			require.NoError(h.t, err)
+			q := issend(h.t, h.victim, make([]byte, 8), 1, 0)
 			h.send(header{Type: packet.CancelYes, SRQID: h.expect(sync).SRQID})
-			_, err = q.Wait(within(h.t))
-			requireError(h.t, err, ErrProtocol, 1)
+			fails(h.t, q, ErrProtocol, 1)
 		}, ErrProtocol},
 		{"CANCELNO for nothing", func(h *hostile) { h.send(header{Type: packet.CancelNo, SRQID: 5}) }, ErrProtocol},
 		{"CANCELYES after SYNCACK", func(h *hostile) {
-			q, err := h.victim.Issend(make([]byte, 8), 1, 0)
-			require.NoError(h.t, err)
+			q := issend(h.t, h.victim, make([]byte, 8), 1, 0)
 			require.NoError(h.t, q.Cancel())
 			p := h.expect(packet.Cancel)
 			h.send(header{Type: packet.SyncAck, SRQID: p.SRQID})
 			h.send(header{Type: packet.CancelYes, SRQID: p.SRQID})
-			_, err = q.Wait(within(h.t))
-			requireError(h.t, err, ErrProtocol, 1)
+			fails(h.t, q, ErrProtocol, 1)
 		}, ErrProtocol},
 		{"acknowledgement of nothing", func(h *hostile) { h.send(header{Type: packet.ProtoAck}) }, ErrProtocol},
 		{"acknowledgement of too much", func(h *hostile) {
@@ -337,21 +315,17 @@ func TestHostile(t *testing.T) {
 			require.NoError(h.t, h.conn.CloseWrite())
 		}, ErrPeerDied},
 		{"half a body", func(h *hostile) {
-			r, err := h.victim.Irecv(make([]byte, 8), 1, 0)
-			require.NoError(h.t, err)
+			r := irecv(h.t, h.victim, make([]byte, 8), 1, 0)
 			h.send(header{Type: data, Len: 8, MsgLen: 8}, 1, 2, 3)
 			require.NoError(h.t, h.conn.CloseWrite())
-			_, err = r.Wait(within(h.t))
-			requireError(h.t, err, ErrPeerDied, 1)
+			fails(h.t, r, ErrPeerDied, 1)
 		}, ErrPeerDied},
 		{"half of a long message", func(h *hostile) {
-			r, err := h.victim.Irecv(make([]byte, 8), 1, 0)
-			require.NoError(h.t, err)
+			r := irecv(h.t, h.victim, make([]byte, 8), 1, 0)
 			h.send(header{Type: sync, Len: 4, MsgLen: 8, SRQID: 1}, 1, 2, 3, 4)
 			h.expect(packet.SyncAck)
 			require.NoError(h.t, h.conn.CloseWrite())
-			_, err = r.Wait(within(h.t))
-			requireError(h.t, err, ErrPeerDied, 1)
+			fails(h.t, r, ErrPeerDied, 1)
 		}, ErrPeerDied},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -380,9 +354,7 @@ func TestPeculiar(t *testing.T) {
 	recv := func(tag int) Status {
 		t.Helper()
 		clear(got)
-		st, err := h.victim.Recv(within(t), got, 1, tag)
-		require.NoError(t, err)
-		return st
+		return received(t, h.victim, got, 1, tag)
 	}
 	// Numbers that mean nothing in packets without data.
 	h.send(header{Type: packet.Cancel, Len: 128, MsgLen: 128, LSRank: -1, Tag: -1, CID: 73 << 56, Count: -1})
@@ -412,8 +384,7 @@ func TestMessageNumbers(t *testing.T) {
 	require.NoError(t, h.victim.Send(ctx, long[:2], 1, 5))
 	p := h.expect(packet.Data)
 	require.Equal(t, header{Type: packet.Data, Len: 2, Src: h.procs[0], Dest: h.procs[1], SRQID: p.SRQID, MsgLen: 2, Tag: 5, Seq: 1, Count: 2}, p)
-	q, err := h.victim.Isend(long, 1, 6)
-	require.NoError(t, err)
+	q := isend(t, h.victim, long, 1, 6)
 	first := h.expect(packet.DataSync)
 	require.EqualValues(t, 2, first.Seq)
 	require.NoError(t, h.victim.Send(ctx, long[:3], 1, 7))
@@ -424,24 +395,19 @@ func TestMessageNumbers(t *testing.T) {
 		require.Equal(t, header{Type: packet.Data, Len: n, Src: h.procs[0], Dest: h.procs[1], SRQID: first.SRQID, DRQID: 7,
 			MsgLen: uint64(len(long)), Tag: 6, Seq: 2, Count: int64(len(long))}, p)
 	}
-	_, err = q.Wait(ctx)
-	require.NoError(t, err)
+	completed(t, q)
 
-	q, err = h.victim.Irecv(make([]byte, 1), 1, 0)
-	require.NoError(t, err)
+	q = irecv(t, h.victim, make([]byte, 1), 1, 0)
 	h.send(header{Type: packet.DataSync, Len: 1, MsgLen: 1, SRQID: 3}, 'a')
 	require.Equal(t, header{Type: packet.SyncAck, Src: h.procs[0], Dest: h.procs[1], SRQID: 3}, h.expect(packet.SyncAck))
-	_, err = q.Wait(ctx)
-	require.NoError(t, err)
-	q, err = h.victim.Issend(nil, 1, 0)
-	require.NoError(t, err)
+	completed(t, q)
+	q = issend(t, h.victim, nil, 1, 0)
 	p = h.expect(packet.DataSync)
 	require.EqualValues(t, 4, p.Seq)
 	require.NoError(t, q.Cancel())
 	require.Equal(t, header{Type: packet.Cancel, Src: h.procs[0], Dest: h.procs[1], SRQID: p.SRQID}, h.expect(packet.Cancel))
 	h.send(header{Type: packet.CancelYes, SRQID: p.SRQID})
-	st, err := q.Wait(ctx)
-	require.NoError(t, err)
+	st := completed(t, q)
 	require.True(t, st.Cancelled)
 }
 
@@ -451,8 +417,7 @@ func TestSlowSplit(t *testing.T) {
 	h := newHostile(t, true)
 	type header = packet.Header
 	got := make([]byte, 4)
-	r, err := h.victim.Irecv(got, AnySource, 0)
-	require.NoError(t, err)
+	r := irecv(t, h.victim, got, AnySource, 0)
 	h.send(header{Type: packet.DataSync, Len: 1, MsgLen: 4, SRQID: 9}, 'a')
 	p := h.expect(packet.SyncAck)
 	require.Equal(t, h.procs[0], p.Src)
@@ -460,9 +425,7 @@ func TestSlowSplit(t *testing.T) {
 	h.send(header{Type: packet.Data, Len: 1, MsgLen: 4, DRQID: p.DRQID}, 'b')
 	h.send(header{Type: packet.Data, MsgLen: 4, DRQID: p.DRQID})
 	h.send(header{Type: packet.Data, Len: 2, MsgLen: 4, DRQID: p.DRQID}, 'c', 'd')
-	st, err := r.Wait(within(t))
-	require.NoError(t, err)
-	require.Equal(t, Status{Source: 1, Len: 4}, st)
+	require.Equal(t, Status{Source: 1, Len: 4}, completed(t, r))
 	require.Equal(t, "abcd", string(got))
 	h.unharmed()
 }
@@ -484,9 +447,7 @@ func TestMemoryOfHostile(t *testing.T) {
 	require.Greater(t, most, hostileMemory/2)
 	require.LessOrEqual(t, most, hostileMemory)
 	// What had come before is still there.
-	st, err := h.victim.Recv(within(t), body, 1, 0)
-	require.NoError(t, err)
-	require.Equal(t, hostilePacket, st.Len)
+	require.Equal(t, hostilePacket, received(t, h.victim, body, 1, 0).Len)
 	h.unharmed()
 }
 
@@ -510,9 +471,7 @@ func TestCancelOneID(t *testing.T) {
 	require.Equal(t, packet.CancelYes, h.expect(packet.CancelYes).Type)
 	for i := range 2 {
 		var b [1]byte
-		st, err := h.victim.Recv(within(t), b[:], 1, AnyTag)
-		require.NoError(t, err)
-		require.Equal(t, Status{Source: 1, Tag: i, Len: 1}, st)
+		require.Equal(t, Status{Source: 1, Tag: i, Len: 1}, received(t, h.victim, b[:], 1, AnyTag))
 		require.Equal(t, 'a'+byte(i), b[0])
 	}
 	h.send(packet.Header{Type: packet.Cancel, SRQID: 7})
@@ -528,8 +487,7 @@ func TestLeavesFirst(t *testing.T) {
 	h.l.packetLen, h.l.hiWater = 1<<20, 100
 	h.victim.e.lock.Unlock()
 	for range 50 { // more than the sockets take
-		_, err := h.victim.Isend(make([]byte, 1<<20), 1, 0)
-		require.NoError(t, err)
+		isend(t, h.victim, make([]byte, 1<<20), 1, 0)
 	}
 	h.send(packet.Header{Type: packet.Fini})
 	until := func(over func() bool) {

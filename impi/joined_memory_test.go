@@ -29,10 +29,8 @@ func carry(t *testing.T, w []*Comm, src, dst []byte, seed uint64) {
 	msg := pattern(len(src), seed)
 	copy(src, msg)
 	clear(dst)
-	r, err := w[1].Irecv(dst, 0, 5)
-	require.NoError(t, err)
-	s, err := w[0].Isend(src, 1, 5)
-	require.NoError(t, err)
+	r := irecv(t, w[1], dst, 0, 5)
+	s := isend(t, w[0], src, 1, 5)
 	both(t, func() error { _, err := s.Wait(within(t)); return err }, func() error { _, err := r.Wait(within(t)); return err })
 	require.Equal(t, msg, dst[:len(msg)])
 }
@@ -97,40 +95,35 @@ func TestUnmappedMemoryOfOthers(t *testing.T) {
 // TestMemoryOfOthersClosed: memory in which another job has an active request, of any length, is not closed. When it
 // has been, messages that name it fail, until the place is memory again.
 func TestMemoryOfOthersClosed(t *testing.T) {
-	for _, p := range places {
-		t.Run(p.name, func(t *testing.T) {
-			p.seldom(t)
-			w, lend := lenders(t, p)
-			for round := range 3 {
-				m := allocate(t, lend[0], 1<<20)
-				b := m.Bytes()
-				if round != 1 { // else no message has been there before
-					carry(t, w, b[:500_000], b[500_000:][:500_000], 1)
-				}
-				for _, n := range []int{1, len(b)} {
-					r, err := w[1].Irecv(b[len(b)-n:], 0, 9)
-					require.NoError(t, err)
-					err = m.Close()
-					require.ErrorIs(t, err, ErrBusy)
-					require.ErrorIs(t, err, memory.ErrUsed)
-					carry(t, w, make([]byte, 700_000), b[:700_000], 2) // it has not been closed
-					require.NoError(t, r.Cancel())
-					_, err = r.Wait(within(t))
-					require.NoError(t, err)
-				}
-				require.NoError(t, m.Close())
-				for _, c := range w {
-					require.ErrorIs(t, c.Send(within(t), b[:10], 1-c.Rank(), 0), ErrClosed)
-					_, err := c.Irecv(b, AnySource, 0)
-					require.ErrorIs(t, err, ErrClosed)
-				}
-				again := allocate(t, lend[0], 1<<20)
-				require.Equal(t, span.Of(b), span.Of(again.Bytes()))
-				carry(t, w, again.Bytes()[:100], make([]byte, 100), 3)
-				require.NoError(t, again.Close())
+	seldomAt(t, places, func(t *testing.T, p place) {
+		w, lend := lenders(t, p)
+		for round := range 3 {
+			m := allocate(t, lend[0], 1<<20)
+			b := m.Bytes()
+			if round != 1 { // else no message has been there before
+				carry(t, w, b[:500_000], b[500_000:][:500_000], 1)
 			}
-		})
-	}
+			for _, n := range []int{1, len(b)} {
+				r := irecv(t, w[1], b[len(b)-n:], 0, 9)
+				err := m.Close()
+				require.ErrorIs(t, err, ErrBusy)
+				require.ErrorIs(t, err, memory.ErrUsed)
+				carry(t, w, make([]byte, 700_000), b[:700_000], 2) // it has not been closed
+				require.NoError(t, r.Cancel())
+				completed(t, r)
+			}
+			require.NoError(t, m.Close())
+			for _, c := range w {
+				require.ErrorIs(t, c.Send(within(t), b[:10], 1-c.Rank(), 0), ErrClosed)
+				_, err := c.Irecv(b, AnySource, 0)
+				require.ErrorIs(t, err, ErrClosed)
+			}
+			again := allocate(t, lend[0], 1<<20)
+			require.Equal(t, span.Of(b), span.Of(again.Bytes()))
+			carry(t, w, again.Bytes()[:100], make([]byte, 100), 3)
+			require.NoError(t, again.Close())
+		}
+	})
 }
 
 // TestMemoryOfOthersOutlived: a job that ends first leaves memory of others alone. One that ends while others use its
@@ -147,8 +140,7 @@ func TestMemoryOfOthersOutlived(t *testing.T) {
 	w = []*Comm{jobs[0].World(), jobs[1].World()}
 	carry(t, w, m.Bytes()[:400_000], m.Bytes()[500_000:][:400_000], 2)
 	b := m.Bytes()
-	r, err := w[1].Irecv(b[:600_000], 0, 1)
-	require.NoError(t, err)
+	r := irecv(t, w[1], b[:600_000], 0, 1)
 	both(t, func() error {
 		err := lend[0].Close(within(t))
 		require.ErrorIs(t, err, ErrBusy)
@@ -156,8 +148,7 @@ func TestMemoryOfOthersOutlived(t *testing.T) {
 		return nil
 	}, func() error { return lend[1].Close(within(t)) })
 	msg := pattern(600_000, 3)
-	s, err := w[0].Isend(msg, 1, 1)
-	require.NoError(t, err)
+	s := isend(t, w[0], msg, 1, 1)
 	both(t, func() error { _, err := s.Wait(within(t)); return err }, func() error { _, err := r.Wait(within(t)); return err })
 	require.Equal(t, msg, b[:600_000])
 	closeAll(t, jobs)
@@ -167,57 +158,51 @@ func TestMemoryOfOthersOutlived(t *testing.T) {
 // and goes and garbage is collected.
 func TestMemoryOfOthersVec(t *testing.T) {
 	const room = 256 << 10
-	for _, p := range places {
-		t.Run(p.name, func(t *testing.T) {
-			p.seldom(t)
-			w, lend := lenders(t, p)
-			r := rand.New(rand.NewPCG(5, 8))
-			rounds := 30
-			if testing.Short() {
-				rounds = 10
-			}
-			for round := range rounds {
-				var mine []*Memory
-				cut := func(n int) (vec [][]byte) {
-					for n > 0 {
-						k := 1 + r.IntN(min(n, room))
-						b := make([]byte, k)
-						if i := r.IntN(3); i > 0 {
-							from := lend[r.IntN(2)]
-							if i == 1 {
-								from = w[r.IntN(2)].job
-							}
-							m := allocate(t, from, room)
-							mine = append(mine, m)
-							b = m.Bytes()[r.IntN(room-k+1):][:k]
+	seldomAt(t, places, func(t *testing.T, p place) {
+		w, lend := lenders(t, p)
+		r := rand.New(rand.NewPCG(5, 8))
+		rounds := need.InShort(10, 30)
+		for round := range rounds {
+			var mine []*Memory
+			cut := func(n int) (vec [][]byte) {
+				for n > 0 {
+					k := 1 + r.IntN(min(n, room))
+					b := make([]byte, k)
+					if i := r.IntN(3); i > 0 {
+						from := lend[r.IntN(2)]
+						if i == 1 {
+							from = w[r.IntN(2)].job
 						}
-						vec = append(vec, b)
-						n -= k
+						m := allocate(t, from, room)
+						mine = append(mine, m)
+						b = m.Bytes()[r.IntN(room-k+1):][:k]
 					}
-					return vec
+					vec = append(vec, b)
+					n -= k
 				}
-				n := 1 + r.IntN(1<<20)
-				src, dst, msg := cut(n), cut(n), pattern(n, uint64(round))
-				rest := msg
-				for _, b := range src {
-					rest = rest[copy(b, rest):]
-				}
-				s, err := w[0].IsendVec(src, 1, round)
-				require.NoError(t, err)
-				in, err := w[1].IrecvVec(dst, 0, round)
-				require.NoError(t, err)
-				runtime.GC()
-				both(t, func() error { _, err := s.Wait(within(t)); return err }, func() error { _, err := in.Wait(within(t)); return err })
-				for _, b := range dst {
-					require.Equal(t, msg[:len(b)], b)
-					msg = msg[len(b):]
-				}
-				for _, m := range mine {
-					require.NoError(t, m.Close())
-				}
+				return vec
 			}
-		})
-	}
+			n := 1 + r.IntN(1<<20)
+			src, dst, msg := cut(n), cut(n), pattern(n, uint64(round))
+			rest := msg
+			for _, b := range src {
+				rest = rest[copy(b, rest):]
+			}
+			s, err := w[0].IsendVec(src, 1, round)
+			require.NoError(t, err)
+			in, err := w[1].IrecvVec(dst, 0, round)
+			require.NoError(t, err)
+			runtime.GC()
+			both(t, func() error { _, err := s.Wait(within(t)); return err }, func() error { _, err := in.Wait(within(t)); return err })
+			for _, b := range dst {
+				require.Equal(t, msg[:len(b)], b)
+				msg = msg[len(b):]
+			}
+			for _, m := range mine {
+				require.NoError(t, m.Close())
+			}
+		}
+	})
 }
 
 // TestRegistrationRefused: where a device has no room, registrations of memory of others that is not in use make

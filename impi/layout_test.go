@@ -185,8 +185,7 @@ func TestUnpacking(t *testing.T) {
 	}{
 		{"another message", func(t *testing.T, a, b *Comm, _ Request, _ *Memory) func() {
 			require.NoError(t, a.Send(within(t), []byte{5}, b.Rank(), 8))
-			_, err := b.Recv(within(t), make([]byte, 1), a.Rank(), 8)
-			require.NoError(t, err)
+			received(t, b, make([]byte, 1), a.Rank(), 8)
 			return nil
 		}},
 		{"a report", func(t *testing.T, _, b *Comm, _ Request, _ *Memory) func() {
@@ -245,9 +244,7 @@ func TestUnpacking(t *testing.T) {
 			require.NoError(t, <-sent)
 			then := c.meanwhile(t, a, b, q, m)
 			if then == nil {
-				done, _, err := q.Test()
-				require.NoError(t, err)
-				require.False(t, done)
+				pending(t, q)
 			}
 			r.scatter()
 			for i, v := range out {
@@ -259,8 +256,7 @@ func TestUnpacking(t *testing.T) {
 			if then != nil {
 				then()
 			}
-			st, err := q.Wait(ctx)
-			require.NoError(t, err)
+			st := completed(t, q)
 			require.Equal(t, Status{Source: a.Rank(), Tag: 7, Len: count}, st)
 		})
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sluice-hpc/sluice/channel"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // TestLend: memory of the node in messages of the job, and the other way round, in processes of their own.
@@ -25,17 +26,12 @@ func lendAll(ctx context.Context, n *channel.Node, j *Job) error {
 	c, rank := j.World(), n.Rank()
 	carried, mapped := j.Provider(1-rank) != "", j.Provider(1-rank) == "shm"
 	for round := range 4 {
-		ofNode, err := n.Alloc(size)
-		if err != nil {
-			return err
-		}
-		ofJob, err := j.Alloc(size)
-		if err != nil {
-			return err
-		}
+		ofNode := ranks.Must(n.Alloc(size))
+		ofJob := ranks.Must(j.Alloc(size))
 		heap := make([]byte, size)
 		before := j.Stats()
 		for k, b := range [][]byte{ofNode.Bytes(), ofJob.Bytes(), heap, ofNode.Bytes()} {
+			var err error
 			if rank == 0 {
 				copy(b, bytes.Repeat([]byte{byte(10*round + k + 1)}, size))
 				err = c.Send(ctx, b, 1, k)
@@ -74,10 +70,7 @@ func lendAll(ctx context.Context, n *channel.Node, j *Job) error {
 		} else if want := bytes.Repeat([]byte{byte(10*round + 2)}, size); !bytes.Equal(ofJob.Bytes(), want) {
 			return errors.New("the channel has brought other bytes")
 		}
-		r, err := c.Irecv(ofNode.Bytes()[:10], 1-rank, 99)
-		if err != nil {
-			return err
-		}
+		r := ranks.Must(c.Irecv(ofNode.Bytes()[:10], 1-rank, 99))
 		if err := ofNode.Close(); !errors.Is(err, channel.ErrBusy) {
 			return fmt.Errorf("memory with a receive into it has been closed: %w", err)
 		}
@@ -107,10 +100,7 @@ func TestLenderDies(t *testing.T) { apart(t, 2, "lenddie") }
 func lendAndDie(ctx context.Context, n *channel.Node, j *Job) error {
 	const size, fatal = 3 << 20, 12
 	c := j.World()
-	m, err := n.Alloc(size)
-	if err != nil {
-		return err
-	}
+	m := ranks.Must(n.Alloc(size))
 	for k := 1; ; k++ {
 		if n.Rank() == 1 {
 			if k == fatal {
@@ -139,10 +129,7 @@ func lendAndDie(ctx context.Context, n *channel.Node, j *Job) error {
 	if err := m.Close(); err != nil {
 		return fmt.Errorf("close memory that a dead process could write to: %w", err)
 	}
-	again, err := n.Alloc(size)
-	if err != nil {
-		return err
-	}
+	again := ranks.Must(n.Alloc(size))
 	if !bytes.Equal(again.Bytes(), make([]byte, size)) {
 		return errors.New("new memory has old bytes")
 	}
@@ -156,14 +143,8 @@ func TestLenderStops(t *testing.T) { apart(t, 2, "lendstop") }
 func lendAndStop(ctx context.Context, n *channel.Node, j *Job) error {
 	const size, rounds, pid, spareTag = 4 << 20, 4, 100, 101
 	c := j.World()
-	out, err := n.Alloc(size)
-	if err != nil {
-		return err
-	}
-	in, err := n.Alloc(size)
-	if err != nil {
-		return err
-	}
+	out := ranks.Must(n.Alloc(size))
+	in := ranks.Must(n.Alloc(size))
 	if c.Rank() == 1 {
 		if err := sendPID(ctx, c, 0, pid); err != nil {
 			return err
@@ -187,18 +168,13 @@ func lendAndStop(ctx context.Context, n *channel.Node, j *Job) error {
 	}
 	defer syscall.Kill(peer, syscall.SIGCONT)
 	for round := range rounds {
-		spare, err := n.Alloc(size)
-		if err != nil {
-			return err
-		}
+		spare := ranks.Must(n.Alloc(size))
 		if err := c.Send(ctx, spare.Bytes(), 1, spareTag); err != nil {
 			return err
 		}
 		copy(out.Bytes(), pattern(size, uint64(round)))
-		r, err := c.Irecv(in.Bytes(), 1, round)
-		if err != nil {
-			return err
-		}
+		r := ranks.Must(c.Irecv(in.Bytes(), 1, round))
+		var err error
 		if round%2 == 0 {
 			err = syscall.Kill(peer, syscall.SIGSTOP)
 		}

@@ -216,13 +216,7 @@ func manyPlaces() []place {
 // TestRandomExchange: whatever several processes send and receive in whatever order,
 // every message comes once, whole, and in its order.
 func TestRandomExchange(t *testing.T) {
-	each := 30
-	switch {
-	case testing.Short():
-		each = 15
-	case need.WantLong():
-		each = 200
-	}
+	each := need.ByForm(15, 30, 200)
 	for _, p := range manyPlaces() {
 		t.Run(p.name, func(t *testing.T) {
 			p.needs(t)

@@ -68,16 +68,13 @@ func TestAlloc(t *testing.T) {
 						var q, r Request
 						var err error
 						if order == "receive first" {
-							r, err = w[1].Irecv(dst, 0, 5)
-							require.NoError(t, err)
+							r = irecv(t, w[1], dst, 0, 5)
 						}
-						q, err = w[0].Isend(src, 1, 5)
-						require.NoError(t, err)
+						q = isend(t, w[0], src, 1, 5)
 						if order != "receive first" {
 							_, err = w[1].Probe(within(t), 0, 5)
 							require.NoError(t, err)
-							r, err = w[1].Irecv(dst, 0, 5)
-							require.NoError(t, err)
+							r = irecv(t, w[1], dst, 0, 5)
 						}
 						both(t, func() error { _, err := q.Wait(within(t)); return err }, func() error { _, err := r.Wait(within(t)); return err })
 						require.Equal(t, msg, dst)
@@ -155,65 +152,58 @@ func TestAllocVec(t *testing.T) {
 // TestAllocClosed: memory that is in use stays; what has been freed cannot be sent or
 // received into until it has been allocated again.
 func TestAllocClosed(t *testing.T) {
-	for _, p := range places {
-		t.Run(p.name, func(t *testing.T) {
-			p.seldom(t)
-			jobs := join(t, p)
-			c := jobs[0].World()
-			for _, n := range []int{0, -1} {
-				_, err := jobs[0].Alloc(n)
-				require.ErrorIs(t, err, ErrInvalid)
+	seldomAt(t, places, func(t *testing.T, p place) {
+		jobs := join(t, p)
+		c := jobs[0].World()
+		for _, n := range []int{0, -1} {
+			_, err := jobs[0].Alloc(n)
+			require.ErrorIs(t, err, ErrInvalid)
+		}
+		other := allocate(t, jobs[0], 10_000)
+		m := allocate(t, jobs[0], 3<<20)
+		old := m.Bytes()
+		r := irecv(t, c, old[100:200], 1, 0)
+		v, err := c.IrecvVec([][]byte{nil, make([]byte, 3), old[200:300]}, 1, 0)
+		require.NoError(t, err)
+		for _, q := range []Request{r, v} {
+			require.ErrorIs(t, m.Close(), ErrBusy)
+			require.NotNil(t, m.Bytes())
+			require.NoError(t, q.Cancel())
+			completed(t, q)
+		}
+		require.NoError(t, m.Close())
+		require.Nil(t, m.Bytes())
+		require.NoError(t, m.Close())
+		if len(jobs[0].devices) > 0 {
+			for _, b := range [][]byte{old, old[:1], old[len(old)-1:], old[5000:][:100]} {
+				var e *Error
+				_, err := c.Isend(b, 1, 0)
+				require.ErrorAs(t, err, &e)
+				require.ErrorIs(t, err, ErrClosed)
+				_, err = c.IsendVec([][]byte{{1}, b}, 1, 0)
+				require.ErrorIs(t, err, ErrClosed)
+				_, err = c.Irecv(b, 1, 0)
+				require.ErrorIs(t, err, ErrClosed)
+				_, err = c.Recv(within(t), b, AnySource, 0)
+				require.ErrorIs(t, err, ErrClosed)
+				require.ErrorIs(t, c.Send(within(t), b, 1, 0), ErrClosed)
 			}
-			other := allocate(t, jobs[0], 10_000)
-			m := allocate(t, jobs[0], 3<<20)
-			old := m.Bytes()
-			r, err := c.Irecv(old[100:200], 1, 0)
-			require.NoError(t, err)
-			v, err := c.IrecvVec([][]byte{nil, make([]byte, 3), old[200:300]}, 1, 0)
-			require.NoError(t, err)
-			for _, q := range []Request{r, v} {
-				require.ErrorIs(t, m.Close(), ErrBusy)
-				require.NotNil(t, m.Bytes())
-				require.NoError(t, q.Cancel())
-				_, err = q.Wait(within(t))
-				require.NoError(t, err)
+		}
+		// What is open is not concerned, and what is allocated again is not either.
+		for range 2 {
+			next := allocate(t, jobs[0], 3<<20)
+			for _, b := range [][]byte{other.Bytes(), next.Bytes()} {
+				r := irecv(t, c, b, 1, 0)
+				require.NoError(t, r.Cancel())
+				completed(t, r)
 			}
-			require.NoError(t, m.Close())
-			require.Nil(t, m.Bytes())
-			require.NoError(t, m.Close())
-			if len(jobs[0].devices) > 0 {
-				for _, b := range [][]byte{old, old[:1], old[len(old)-1:], old[5000:][:100]} {
-					var e *Error
-					_, err := c.Isend(b, 1, 0)
-					require.ErrorAs(t, err, &e)
-					require.ErrorIs(t, err, ErrClosed)
-					_, err = c.IsendVec([][]byte{{1}, b}, 1, 0)
-					require.ErrorIs(t, err, ErrClosed)
-					_, err = c.Irecv(b, 1, 0)
-					require.ErrorIs(t, err, ErrClosed)
-					_, err = c.Recv(within(t), b, AnySource, 0)
-					require.ErrorIs(t, err, ErrClosed)
-					require.ErrorIs(t, c.Send(within(t), b, 1, 0), ErrClosed)
-				}
-			}
-			// What is open is not concerned, and what is allocated again is not either.
-			for range 2 {
-				next := allocate(t, jobs[0], 3<<20)
-				for _, b := range [][]byte{other.Bytes(), next.Bytes()} {
-					r, err := c.Irecv(b, 1, 0)
-					require.NoError(t, err)
-					require.NoError(t, r.Cancel())
-					_, err = r.Wait(within(t))
-					require.NoError(t, err)
-				}
-			}
-			closeAll(t, jobs)
-			require.Nil(t, other.Bytes())
-			require.NoError(t, other.Close())
-			_, err = jobs[0].Alloc(100)
-			require.ErrorIs(t, err, ErrClosed)
-		})
-	}
+		}
+		closeAll(t, jobs)
+		require.Nil(t, other.Bytes())
+		require.NoError(t, other.Close())
+		_, err = jobs[0].Alloc(100)
+		require.ErrorIs(t, err, ErrClosed)
+	})
 }
 
 // BenchmarkAlloc: a long message and its answer, between Alloc memory, also that of another job of the

@@ -111,19 +111,14 @@ func TestSelf(t *testing.T) {
 	eachWay(t, func(t *testing.T, a, _ *Comm) {
 		for _, n := range sizes {
 			msg, got := pattern(n, 3), make([]byte, n)
-			s, err := a.Isend(msg, 0, 1)
-			require.NoError(t, err)
-			st, err := a.Recv(within(t), got, AnySource, AnyTag)
-			require.NoError(t, err)
+			s := isend(t, a, msg, 0, 1)
+			st := received(t, a, got, AnySource, AnyTag)
 			require.Equal(t, Status{Tag: 1, Len: n}, st)
 			require.Equal(t, msg, got)
-			_, err = s.Wait(within(t))
-			require.NoError(t, err)
-			r, err := a.Irecv(got, 0, 2)
-			require.NoError(t, err)
+			completed(t, s)
+			r := irecv(t, a, got, 0, 2)
 			require.NoError(t, a.Ssend(within(t), msg, 0, 2))
-			st, err = r.Wait(within(t))
-			require.NoError(t, err)
+			st = completed(t, r)
 			require.Equal(t, Status{Tag: 2, Len: n}, st)
 		}
 	})
@@ -131,10 +126,7 @@ func TestSelf(t *testing.T) {
 
 // TestManyOutstanding: thousands of sends and receives, posted in either order.
 func TestManyOutstanding(t *testing.T) {
-	count := 2_000
-	if need.WantLong() {
-		count = 10_000
-	}
+	count := need.InLong(2_000, 10_000)
 	everywhere(t, func(t *testing.T, a, b *Comm) {
 		for _, early := range []bool{true, false} {
 			sends, recvs := make([]Request, count), make([]Request, count)
@@ -199,10 +191,7 @@ func cut(r *rand.Rand, b []byte) [][]byte {
 func TestVectors(t *testing.T) {
 	everywhere(t, func(t *testing.T, a, b *Comm) {
 		r := rand.New(rand.NewPCG(2, 2))
-		rounds := 2
-		if need.WantLong() {
-			rounds = 10
-		}
+		rounds := need.InLong(2, 10)
 		for i := range rounds {
 			for _, n := range sizes {
 				msg, got := pattern(n, uint64(i)), make([]byte, n)
@@ -247,11 +236,8 @@ func TestVectors(t *testing.T) {
 		}
 		q, err := a.IsendVec(nil, 1, 0)
 		require.NoError(t, err)
-		st, err := b.Recv(within(t), nil, 0, 0)
-		require.NoError(t, err)
-		require.Equal(t, Status{}, st)
-		_, err = q.Wait(within(t))
-		require.NoError(t, err)
+		require.Equal(t, Status{}, received(t, b, nil, 0, 0))
+		completed(t, q)
 	})
 }
 
@@ -270,14 +256,11 @@ func TestTruncated(t *testing.T) {
 					var st Status
 					both(t,
 						func() error {
-							q, err := a.Isend(msg, 1, 0)
-							if err != nil {
+							q := isend(t, a, msg, 1, 0)
+							if err := a.Send(within(t), next, 1, 0); err != nil {
 								return err
 							}
-							if err = a.Send(within(t), next, 1, 0); err != nil {
-								return err
-							}
-							_, err = q.Wait(within(t))
+							_, err := q.Wait(within(t))
 							return err
 						},
 						func() (err error) {
@@ -297,8 +280,7 @@ func TestTruncated(t *testing.T) {
 					require.Equal(t, msg[:room], memory[:room])
 					require.Equal(t, make([]byte, len(memory)-room), memory[room:])
 					clear(memory)
-					st, err := b.Recv(within(t), memory, 0, 0)
-					require.NoError(t, err)
+					st = received(t, b, memory, 0, 0)
 					require.Equal(t, 100, st.Len)
 					require.Equal(t, next, memory[:100])
 				}
@@ -311,10 +293,7 @@ func TestTruncated(t *testing.T) {
 // time, each with a tag of its own.
 func TestGoroutines(t *testing.T) {
 	everywhere(t, func(t *testing.T, a, b *Comm) {
-		each := 5
-		if need.WantLong() {
-			each = 50
-		}
+		each := need.InLong(5, 50)
 		var sides []func() error
 		for tag := range 6 {
 			n := []int{0, 8, 300, 9000, 70_000, 200_000}[tag]
@@ -389,10 +368,7 @@ func TestManyWrites(t *testing.T) {
 					}
 					list = append(list, q)
 				}
-				q, err := a.Issend([]byte{1}, 1, 2)
-				if err != nil {
-					return err
-				}
+				q := issend(t, a, []byte{1}, 1, 2)
 				return WaitAll(within(t), nil, append(list, q)...)
 			},
 			func() error {

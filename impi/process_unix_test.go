@@ -243,22 +243,10 @@ func death(ctx context.Context, j *Job, _ []string) error {
 		}
 		select {}
 	}
-	specific, err := c.Irecv(make([]byte, 8), victim, 3)
-	if err != nil {
-		return err
-	}
-	wild, err := c.Irecv(make([]byte, 8), AnySource, 4)
-	if err != nil {
-		return err
-	}
-	sync, err := c.Issend(make([]byte, 8), victim, 3)
-	if err != nil {
-		return err
-	}
-	body, err := c.Isend(make([]byte, long), victim, 3)
-	if err != nil {
-		return err
-	}
+	specific := ranks.Must(c.Irecv(make([]byte, 8), victim, 3))
+	wild := ranks.Must(c.Irecv(make([]byte, 8), AnySource, 4))
+	sync := ranks.Must(c.Issend(make([]byte, 8), victim, 3))
+	body := ranks.Must(c.Isend(make([]byte, long), victim, 3))
 	probed := make(chan error, 1)
 	go func() {
 		_, err := c.Probe(ctx, victim, 3)
@@ -287,7 +275,7 @@ func death(ctx context.Context, j *Job, _ []string) error {
 		_, err := q.Wait(ctx)
 		errs = append(errs, dies(fmt.Sprint("request ", i), err, victim))
 	}
-	_, err = c.Recv(ctx, nil, victim, 9)
+	_, err := c.Recv(ctx, nil, victim, 9)
 	errs = append(errs, dies("receive", err, victim), dies("send", c.Send(ctx, nil, victim, 9), victim))
 	_, err = c.Probe(ctx, victim, 9)
 	errs = append(errs, dies("probe", err, victim))
@@ -297,10 +285,7 @@ func death(ctx context.Context, j *Job, _ []string) error {
 		return err
 	}
 	// The others go on, also with receives from any source.
-	q, err := c.Issend(pattern(long, uint64(c.Rank())), buddy, 5)
-	if err != nil {
-		return err
-	}
+	q := ranks.Must(c.Issend(pattern(long, uint64(c.Rank())), buddy, 5))
 	got := make([]byte, long)
 	if _, err := c.Recv(ctx, got, AnySource, 5); err != nil {
 		return err
@@ -391,10 +376,7 @@ func lateVerdict(ctx context.Context, j *Job, _ []string) error {
 		if _, err := c.Recv(ctx, b[:], 0, 0); err != nil {
 			return err
 		}
-		q, err := c.Irecv(nil, 0, 1)
-		if err != nil {
-			return err
-		}
+		q := ranks.Must(c.Irecv(nil, 0, 1))
 		for { // rank 0 stops itself
 			stop, cancel := context.WithTimeout(ctx, 2*verdictTime)
 			_, err := q.Wait(stop)
@@ -440,10 +422,7 @@ func lateVerdict(ctx context.Context, j *Job, _ []string) error {
 
 // TestStop: SIGSTOP at any moment, deadlines, SIGCONT.
 func TestStop(t *testing.T) {
-	rounds := "4"
-	if need.WantLong() {
-		rounds = "10"
-	}
+	rounds := need.InLong("4", "10")
 	apart(t, 2, "stop", rounds)
 }
 
@@ -469,16 +448,11 @@ func stopped(ctx context.Context, j *Job, args []string) error {
 		}
 		return leaveTogether(ctx, c)
 	}
-	peer, err := recvPID(ctx, c, 1, 0)
-	if err != nil {
-		return err
-	}
+	peer := ranks.Must(recvPID(ctx, c, 1, 0))
 	for round := range rounds {
 		clear(got)
-		r, err := c.Irecv(got, 1, round)
-		if err != nil {
-			return err
-		}
+		r := ranks.Must(c.Irecv(got, 1, round))
+		var err error
 		if round%2 == 0 {
 			err = syscall.Kill(peer, syscall.SIGSTOP)
 		}

@@ -234,14 +234,8 @@ func TestFewest(t *testing.T) {
 			for i := range rounds * len(sizes) {
 				n := sizes[i*7%len(sizes)]
 				in, out := make([]byte, n), bytes.Repeat([]byte{byte(i)}, n)
-				r, err := c.Irecv(in, peer, i)
-				if err != nil {
-					return err
-				}
-				s, err := c.Isend(out, peer, i)
-				if err != nil {
-					return err
-				}
+				r := irecv(t, c, in, peer, i)
+				s := isend(t, c, out, peer, i)
 				list = append(list, r, s)
 				check = append(check, func() error {
 					if !bytes.Equal(in, out) {

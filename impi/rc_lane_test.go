@@ -154,8 +154,7 @@ func TestLaneAndQueuePair(t *testing.T) {
 	}()
 	buf := make([]byte, 100_000)
 	for k := range messages {
-		st, err := w[1].Recv(within(t), buf, 0, 4)
-		require.NoError(t, err)
+		st := received(t, w[1], buf, 0, 4)
 		require.Equal(t, sizes(k), st.Len)
 		for _, i := range []int{0, st.Len / 2, st.Len - 1} {
 			if st.Len > 0 {
@@ -222,10 +221,8 @@ func FuzzLane(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		c, carrier := laneEnd(0)
 		memory := make([]byte, 48)
-		_, err := c.Irecv(memory[16:32], 1, 1)
-		require.NoError(t, err)
-		_, err = c.Irecv(make([]byte, 8), AnySource, 5)
-		require.NoError(t, err)
+		irecv(t, c, memory[16:32], 1, 1)
+		irecv(t, c, make([]byte, 8), AnySource, 5)
 		in := carrier.lanes.in
 		copy(unsafe.Slice((*byte)(unsafe.Pointer(&in.lines)), len(in.lines)*64), b)
 		for carrier.l.err == nil && carrier.pollLane() {

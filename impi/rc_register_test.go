@@ -38,10 +38,8 @@ func TestRegisterAside(t *testing.T) {
 			}
 			msg, got := make([]byte, registerAside+9000), make([]byte, registerAside+9000)
 			copy(msg[len(msg)-5000:], pattern(5000, 1))
-			r, err := w[1].Irecv(got, 0, 0)
-			require.NoError(t, err)
-			q, err := w[0].Isend(msg, 1, 0)
-			require.NoError(t, err)
+			r := irecv(t, w[1], got, 0, 0)
+			q := isend(t, w[0], msg, 1, 0)
 			for range 2 { // the receiver, then the sender
 				<-begun
 				settle(t, w[0], w[1])
@@ -52,18 +50,14 @@ func TestRegisterAside(t *testing.T) {
 			both(t, func() error { _, err := q.Wait(within(t)); return err }, func() error { _, err := r.Wait(within(t)); return err })
 			require.Equal(t, msg, got)
 			// The link is lost while memory is being registered.
-			r, err = w[1].Irecv(got, 0, 1)
-			require.NoError(t, err)
-			q, err = w[0].Isend(msg, 1, 1)
-			require.NoError(t, err)
+			r = irecv(t, w[1], got, 0, 1)
+			q = isend(t, w[0], msg, 1, 1)
 			<-begun
 			kill(w[1].job)
-			_, err = q.Wait(within(t))
-			requireError(t, err, ErrPeerDied, 1)
+			fails(t, q, ErrPeerDied, 1)
 			pending(t, r)
 			close(proceed)
-			_, err = r.Wait(within(t))
-			requireError(t, err, ErrPeerDied, 0)
+			fails(t, r, ErrPeerDied, 0)
 		})
 	}
 }

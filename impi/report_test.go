@@ -12,17 +12,13 @@ import (
 // TestJobReport: each request that is not complete has a line that says what it waits for.
 func TestJobReport(t *testing.T) {
 	everywhere(t, func(t *testing.T, a, b *Comm) {
-		any, err := a.Irecv(make([]byte, 70), AnySource, AnyTag)
-		require.NoError(t, err)
-		one, err := a.Irecv(make([]byte, 80), 1, 5)
-		require.NoError(t, err)
-		send, err := a.Issend(make([]byte, 90), 1, 6)
-		require.NoError(t, err)
+		any := irecv(t, a, make([]byte, 70), AnySource, AnyTag)
+		one := irecv(t, a, make([]byte, 80), 1, 5)
+		send := issend(t, a, make([]byte, 90), 1, 6)
 		says := func(lines ...string) {
 			t.Helper()
 			ranks.Eventually(t, func() bool {
-				_, _, err := send.Test()
-				require.NoError(t, err)
+				tested(t, send)
 				var out strings.Builder
 				require.NoError(t, a.Job().Report(&out))
 				for _, line := range lines {
@@ -38,11 +34,9 @@ func TestJobReport(t *testing.T) {
 			"send to rank 1, tag 6, 90 bytes: waits for the receiver, ")
 		require.NoError(t, b.Send(within(t), make([]byte, 1), 0, 7))
 		require.NoError(t, b.Send(within(t), make([]byte, 1), 0, 5))
-		_, err = b.Recv(within(t), make([]byte, 90), 0, 6)
-		require.NoError(t, err)
+		received(t, b, make([]byte, 90), 0, 6)
 		for _, q := range []Request{any, one, send} {
-			_, err := q.Wait(within(t))
-			require.NoError(t, err)
+			completed(t, q)
 		}
 		says()
 	})

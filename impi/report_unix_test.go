@@ -15,6 +15,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 func init() { acts["asked"] = act{do: asked} }
@@ -26,10 +28,7 @@ func asked(ctx context.Context, j *Job, _ []string) error {
 		_, err := w.Recv(ctx, nil, 0, 0)
 		return errors.Join(err, w.Send(ctx, nil, 0, 9))
 	}
-	q, err := w.Irecv(nil, 1, 9)
-	if err != nil {
-		return err
-	}
+	q := ranks.Must(w.Irecv(nil, 1, 9))
 	r, stderr, err := os.Pipe()
 	if err != nil {
 		return err

@@ -22,19 +22,15 @@ func settle(t testing.TB, a, b *Comm) {
 	t.Helper()
 	const tag = 32767
 	for _, way := range [][2]*Comm{{a, b}, {b, a}} {
-		q, err := way[0].Issend(nil, way[1].Rank(), tag)
-		require.NoError(t, err)
-		_, err = way[1].Recv(within(t), nil, way[0].Rank(), tag)
-		require.NoError(t, err)
-		_, err = q.Wait(within(t))
-		require.NoError(t, err)
+		q := issend(t, way[0], nil, way[1].Rank(), tag)
+		received(t, way[1], nil, way[0].Rank(), tag)
+		completed(t, q)
 	}
 }
 
 func pending(t testing.TB, q Request) {
 	t.Helper()
-	ok, st, err := q.Test()
-	require.NoError(t, err)
+	ok, st := tested(t, q)
 	require.False(t, ok)
 	require.Zero(t, st)
 }
@@ -55,19 +51,15 @@ func TestMatchedOnly(t *testing.T) {
 			require.NoError(t, err)
 			settle(t, a, b)
 			pending(t, q)
-			r, err := b.Irecv(got, 0, 3) // of another tag
-			require.NoError(t, err)
+			r := irecv(t, b, got, 0, 3) // of another tag
 			settle(t, a, b)
 			pending(t, q)
-			_, err = b.Recv(within(t), got, 0, 4)
-			require.NoError(t, err)
+			received(t, b, got, 0, 4)
 			require.Equal(t, msg, got)
-			st, err := q.Wait(within(t))
-			require.NoError(t, err)
+			st := completed(t, q)
 			require.Equal(t, Status{Source: 0, Tag: 4, Len: c.size}, st)
 			require.NoError(t, r.Cancel())
-			st, err = r.Wait(within(t))
-			require.NoError(t, err)
+			st = completed(t, r)
 			require.True(t, st.Cancelled)
 		}
 	})
@@ -82,8 +74,7 @@ func TestEager(t *testing.T) {
 			want := append([]byte{}, msg...)
 			clear(msg) // it is ours again
 			got := make([]byte, n)
-			_, err := b.Recv(within(t), got, 0, 0)
-			require.NoError(t, err)
+			received(t, b, got, 0, 0)
 			require.Equal(t, want, got)
 		}
 	})
@@ -93,24 +84,19 @@ func TestEager(t *testing.T) {
 func TestEnded(t *testing.T) {
 	eachWay(t, func(t *testing.T, a, b *Comm) {
 		var zero Request
-		r, err := b.Irecv(make([]byte, 8), 0, 0)
-		require.NoError(t, err)
+		r := irecv(t, b, make([]byte, 8), 0, 0)
 		pending(t, r)
 		require.NoError(t, a.Send(within(t), pattern(8, 1), 1, 0))
-		st, err := r.Wait(within(t))
-		require.NoError(t, err)
+		st := completed(t, r)
 		require.Equal(t, 8, st.Len)
-		other, err := b.Irecv(nil, 0, 1) // may have the place of the first
-		require.NoError(t, err)
+		other := irecv(t, b, nil, 0, 1) // may have the place of the first
 		for _, q := range []Request{zero, r} {
 			require.NoError(t, q.Cancel())
 			q.Free()
-			ok, st, err := q.Test()
-			require.NoError(t, err)
+			ok, st := tested(t, q)
 			require.True(t, ok)
 			require.Zero(t, st)
-			st, err = q.Wait(within(t))
-			require.NoError(t, err)
+			st = completed(t, q)
 			require.Zero(t, st)
 		}
 		i, st, err := WaitAny(within(t), zero, r, zero)
@@ -123,8 +109,7 @@ func TestEnded(t *testing.T) {
 		require.NoError(t, WaitAll(within(t), nil, zero, r))
 		pending(t, other)
 		require.NoError(t, other.Cancel())
-		_, err = other.Wait(within(t))
-		require.NoError(t, err)
+		completed(t, other)
 	})
 }
 
@@ -132,9 +117,7 @@ func TestEnded(t *testing.T) {
 func fiveReceives(t *testing.T, b *Comm) []Request {
 	list := make([]Request, 5)
 	for i := range list {
-		var err error
-		list[i], err = b.Irecv(make([]byte, 8), 0, i)
-		require.NoError(t, err)
+		list[i] = irecv(t, b, make([]byte, 8), 0, i)
 	}
 	return list
 }
@@ -210,9 +193,7 @@ func TestWaitAllFails(t *testing.T) {
 	eachWay(t, func(t *testing.T, a, b *Comm) {
 		var list []Request
 		for i := range 3 {
-			r, err := b.Irecv(make([]byte, 8), 0, i)
-			require.NoError(t, err)
-			list = append(list, r)
+			list = append(list, irecv(t, b, make([]byte, 8), 0, i))
 		}
 		for i := range list {
 			require.NoError(t, a.Send(within(t), make([]byte, 7+i), 1, i))
@@ -229,29 +210,21 @@ func TestFree(t *testing.T) {
 	eachWay(t, func(t *testing.T, a, b *Comm) {
 		for _, n := range []int{8, long} {
 			msg, got := pattern(n, 1), make([]byte, n)
-			s, err := a.Issend(msg, 1, 0)
-			require.NoError(t, err)
+			s := issend(t, a, msg, 1, 0)
 			s.Free()
-			r, err := b.Irecv(got, 0, 0)
-			require.NoError(t, err)
+			r := irecv(t, b, got, 0, 0)
 			r.Free()
 			require.Eventually(t, func() bool {
-				_, _, err := b.Iprobe(0, 9)
-				require.NoError(t, err)
-				s, _, err := s.Test()
-				require.NoError(t, err)
-				r, _, err := r.Test()
-				require.NoError(t, err)
+				iprobe(t, b, 0, 9)
+				s, _ := tested(t, s)
+				r, _ := tested(t, r)
 				return s && r
 			}, limit, time.Microsecond)
 			require.Equal(t, msg, got)
-			done, err := a.Isend(nil, 1, 1)
-			require.NoError(t, err)
-			_, err = b.Recv(within(t), nil, 0, 1)
-			require.NoError(t, err)
+			done := isend(t, a, nil, 1, 1)
+			received(t, b, nil, 0, 1)
 			done.Free()
-			ok, st, err := done.Test()
-			require.NoError(t, err)
+			ok, st := tested(t, done)
 			require.True(t, ok)
 			require.Zero(t, st)
 		}
@@ -264,9 +237,8 @@ func TestDeadline(t *testing.T) {
 		gone, cancel := context.WithDeadline(t.Context(), time.Unix(1, 0))
 		defer cancel()
 		got := make([]byte, long)
-		r, err := b.Irecv(got, 0, 0)
-		require.NoError(t, err)
-		_, err = r.Wait(gone)
+		r := irecv(t, b, got, 0, 0)
+		_, err := r.Wait(gone)
 		require.ErrorIs(t, err, ErrTimeout)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		var e *Error
@@ -285,8 +257,7 @@ func TestDeadline(t *testing.T) {
 		_, err = b.Recv(gone, nil, 0, 1) // is taken back
 		require.ErrorIs(t, err, ErrTimeout)
 		require.NoError(t, a.Send(within(t), make([]byte, 3), 1, 1))
-		st, err := b.Recv(within(t), make([]byte, 3), 0, 1)
-		require.NoError(t, err)
+		st := received(t, b, make([]byte, 3), 0, 1)
 		require.Equal(t, Status{Tag: 1, Len: 3}, st)
 
 		msg := pattern(long, 1)
@@ -294,13 +265,11 @@ func TestDeadline(t *testing.T) {
 			require.ErrorIs(t, a.Ssend(gone, msg[:n], 1, 2), ErrTimeout) // likewise
 			settle(t, a, b)                                              // until b has been asked to
 			require.NoError(t, a.Send(within(t), msg[:7], 1, 2))
-			st, err = b.Recv(within(t), make([]byte, 7), 0, 2)
-			require.NoError(t, err)
+			st = received(t, b, make([]byte, 7), 0, 2)
 			require.Equal(t, Status{Tag: 2, Len: 7}, st)
 		}
 		require.NoError(t, a.Send(within(t), msg, 1, 0))
-		_, err = r.Wait(within(t))
-		require.NoError(t, err)
+		completed(t, r)
 		require.Equal(t, msg, got)
 	})
 }
@@ -310,8 +279,7 @@ func TestWaiters(t *testing.T) {
 	need.Full(t)
 	eachWay(t, func(t *testing.T, a, b *Comm) {
 		for range 50 {
-			r, err := b.Irecv(make([]byte, 8), 0, 0)
-			require.NoError(t, err)
+			r := irecv(t, b, make([]byte, 8), 0, 0)
 			got := make(chan Status, 4)
 			wait := func() error {
 				st, err := r.Wait(within(t))
@@ -344,8 +312,7 @@ func TestWaiters(t *testing.T) {
 // TestWaitAnyLate: what a completion has found for a WaitAny may be collected before that looks.
 func TestWaitAnyLate(t *testing.T) {
 	eachWay(t, func(t *testing.T, a, b *Comm) {
-		r, err := b.Irecv(make([]byte, 8), 0, 0)
-		require.NoError(t, err)
+		r := irecv(t, b, make([]byte, 8), 0, 0)
 		require.NoError(t, a.Send(within(t), make([]byte, 8), 1, 0))
 		for complete := false; !complete; runtime.Gosched() {
 			b.e.lock.Lock()
@@ -358,9 +325,7 @@ func TestWaitAnyLate(t *testing.T) {
 		require.True(t, any.over())
 		require.Zero(t, any.i)
 		b.e.lock.Unlock()
-		st, err := r.Wait(within(t))
-		require.NoError(t, err)
-		require.Equal(t, 8, st.Len)
+		require.Equal(t, 8, completed(t, r).Len)
 		b.e.lock.Lock()
 		defer b.e.lock.Unlock()
 		require.True(t, any.over())
@@ -371,34 +336,24 @@ func TestWaitAnyLate(t *testing.T) {
 // TestProbe: a message that has been probed is received by what the probe says.
 func TestProbe(t *testing.T) {
 	eachWay(t, func(t *testing.T, a, b *Comm) {
-		ok, _, err := b.Iprobe(AnySource, AnyTag)
-		require.NoError(t, err)
-		require.False(t, ok)
+		nothing(t, b, AnySource, AnyTag)
 		for i, n := range []int{0, 5, 5000, long} {
-			q, err := a.Isend(pattern(n, 1), 1, i)
-			require.NoError(t, err)
+			q := isend(t, a, pattern(n, 1), 1, i)
 			want := Status{Source: 0, Tag: i, Len: n}
 			for _, src := range []int{0, AnySource} {
 				for _, tag := range []int{i, AnyTag} {
 					st, err := b.Probe(within(t), src, tag)
 					require.NoError(t, err)
 					require.Equal(t, want, st)
-					ok, st, err = b.Iprobe(src, tag)
-					require.NoError(t, err)
+					ok, st := iprobe(t, b, src, tag)
 					require.True(t, ok)
 					require.Equal(t, want, st)
 				}
 			}
-			ok, _, err = b.Iprobe(0, i+1)
-			require.NoError(t, err)
-			require.False(t, ok)
-			ok, _, err = b.Iprobe(1, i)
-			require.NoError(t, err)
-			require.False(t, ok)
-			_, err = b.Recv(within(t), make([]byte, n), 0, i)
-			require.NoError(t, err)
-			_, err = q.Wait(within(t))
-			require.NoError(t, err)
+			nothing(t, b, 0, i+1)
+			nothing(t, b, 1, i)
+			received(t, b, make([]byte, n), 0, i)
+			completed(t, q)
 		}
 		// One that sleeps is woken.
 		both(t, func() error {
@@ -437,21 +392,14 @@ func TestClosed(t *testing.T) {
 	for _, p := range places {
 		t.Run(p.name, func(t *testing.T) {
 			jobs := join(t, p)
-			var w []*Comm
-			for _, j := range jobs {
-				w = append(w, j.Worlds()...)
-			}
+			w := worldsOf(jobs)
 			a, b := w[0], w[1]
-			recv, err := a.Irecv(make([]byte, 8), 1, 0)
-			require.NoError(t, err)
-			wild, err := a.Irecv(make([]byte, 8), AnySource, 0)
-			require.NoError(t, err)
-			freed, err := a.Irecv(make([]byte, 8), 1, 0)
-			require.NoError(t, err)
+			recv := irecv(t, a, make([]byte, 8), 1, 0)
+			wild := irecv(t, a, make([]byte, 8), AnySource, 0)
+			freed := irecv(t, a, make([]byte, 8), 1, 0)
 			freed.Free()
 			require.NoError(t, a.Send(within(t), make([]byte, 5), 1, 3))
-			sleeper, err := a.Irecv(nil, 1, 6)
-			require.NoError(t, err)
+			sleeper := irecv(t, a, nil, 1, 6)
 			slept := make(chan error)
 			go func() {
 				_, err := sleeper.Wait(within(t))
@@ -459,22 +407,17 @@ func TestClosed(t *testing.T) {
 			}()
 			asleep(t, a.e)
 			if len(jobs) == 2 {
-				theirs, err := b.Irecv(make([]byte, 8), 0, 9)
-				require.NoError(t, err)
-				any, err := b.Irecv(make([]byte, 8), AnySource, 9)
-				require.NoError(t, err)
+				theirs := irecv(t, b, make([]byte, 8), 0, 9)
+				any := irecv(t, b, make([]byte, 8), AnySource, 9)
 				closing := make(chan error)
 				go func() { closing <- jobs[0].Close(context.Background()) }()
-				_, err = theirs.Wait(within(t))
-				requireError(t, err, ErrPeerLeft, 0)
-				_, err = any.Wait(within(t))
-				requireError(t, err, ErrPeerLeft, 0)
-				_, err = b.Probe(within(t), 0, 9)
+				fails(t, theirs, ErrPeerLeft, 0)
+				fails(t, any, ErrPeerLeft, 0)
+				_, err := b.Probe(within(t), 0, 9)
 				requireError(t, err, ErrPeerLeft, 0)
 				err = b.Send(within(t), nil, 0, 0)
 				requireError(t, err, ErrPeerLeft, 0)
-				st, err := b.Recv(within(t), make([]byte, 5), 0, 3) // had been sent
-				require.NoError(t, err)
+				st := received(t, b, make([]byte, 5), 0, 3) // had been sent
 				require.Equal(t, 5, st.Len)
 				require.NoError(t, <-closing)
 			}
@@ -482,11 +425,10 @@ func TestClosed(t *testing.T) {
 			closeAll(t, jobs)
 			require.ErrorIs(t, <-slept, ErrClosed)
 			for _, q := range []Request{recv, wild} {
-				_, err = q.Wait(within(t))
+				_, err := q.Wait(within(t))
 				require.ErrorIs(t, err, ErrClosed)
 			}
-			ok, _, err := freed.Test()
-			require.NoError(t, err)
+			ok, _ := tested(t, freed)
 			require.True(t, ok)
 			for _, err := range []error{
 				a.Send(within(t), nil, 1, 0),
@@ -542,183 +484,157 @@ func active(t testing.TB, a *Comm) (lengths []int, kept []Request) {
 // TestCloseCarries: Close carries out the sends that have been started, also those that nothing
 // waits for; a peer's sends that nothing will receive end at once.
 func TestCloseCarries(t *testing.T) {
-	for _, p := range places[1:] {
-		t.Run(p.name, func(t *testing.T) {
-			p.seldom(t)
-			jobs := join(t, p)
-			a, b := jobs[0].Worlds()[0], jobs[1].Worlds()[0]
-			matched := make([]byte, 5*long)
-			receive, err := a.Irecv(matched, 1, 7) // its message comes while Close waits for sends
-			require.NoError(t, err)
-			lengths, kept := active(t, a)
-			for tag := range 2 { // one is here before Close, the other comes later
-				theirs, err := b.Isend(make([]byte, long), 0, tag)
+	seldomAt(t, places[1:], func(t *testing.T, p place) {
+		jobs := join(t, p)
+		a, b := jobs[0].Worlds()[0], jobs[1].Worlds()[0]
+		matched := make([]byte, 5*long)
+		receive := irecv(t, a, matched, 1, 7) // its message comes while Close waits for sends
+		lengths, kept := active(t, a)
+		for tag := range 2 { // one is here before Close, the other comes later
+			theirs := isend(t, b, make([]byte, long), 0, tag)
+			if tag == 0 {
+				_, err := a.Probe(within(t), 1, 0)
 				require.NoError(t, err)
-				if tag == 0 {
-					_, err = a.Probe(within(t), 1, 0)
-					require.NoError(t, err)
-					go func() { require.NoError(t, jobs[0].Close(context.Background())) }()
-					begun(t, jobs[0])
-				}
-				_, err = theirs.Wait(within(t))
-				requireError(t, err, ErrPeerLeft, 0)
+				go func() { require.NoError(t, jobs[0].Close(context.Background())) }()
+				begun(t, jobs[0])
 			}
-			sent, err := b.Isend(bytes.Repeat([]byte{7}, len(matched)), 0, 7)
-			require.NoError(t, err)
-			for tag, n := range lengths {
-				got := make([]byte, n)
-				st, err := b.Recv(within(t), got, 0, tag)
-				require.NoError(t, err)
-				require.Equal(t, bytes.Repeat([]byte{byte(tag)}, n), got)
-				require.Equal(t, n, st.Len)
-			}
-			_, err = sent.Wait(within(t))
-			require.NoError(t, err)
-			closeAll(t, jobs)
-			require.NoError(t, WaitAll(within(t), nil, append(kept, receive)...))
-			require.Equal(t, bytes.Repeat([]byte{7}, len(matched)), matched)
-		})
-	}
+			fails(t, theirs, ErrPeerLeft, 0)
+		}
+		sent := isend(t, b, bytes.Repeat([]byte{7}, len(matched)), 0, 7)
+		for tag, n := range lengths {
+			got := make([]byte, n)
+			st := received(t, b, got, 0, tag)
+			require.Equal(t, bytes.Repeat([]byte{byte(tag)}, n), got)
+			require.Equal(t, n, st.Len)
+		}
+		completed(t, sent)
+		closeAll(t, jobs)
+		require.NoError(t, WaitAll(within(t), nil, append(kept, receive)...))
+		require.Equal(t, bytes.Repeat([]byte{7}, len(matched)), matched)
+	})
 }
 
 // TestCloseDrops: what Close cannot carry out, it names.
 func TestCloseDrops(t *testing.T) {
-	for _, p := range places {
-		t.Run(p.name, func(t *testing.T) {
-			p.seldom(t)
-			p.config.PeerTimeout = time.Hour
-			for _, late := range []bool{true, false} {
-				jobs := join(t, p)
-				apart := len(jobs) == 2
-				_, kept := active(t, jobs[0].Worlds()[0])
-				_, err := kept[1].Wait(within(t)) // it needs no receive, nor does the one before it
-				require.NoError(t, err)
-				ctx, cancel := context.WithCancel(context.Background())
-				closing := make(chan error)
-				go func() { closing <- jobs[0].Close(ctx) }()
-				begun(t, jobs[0])
-				if late {
-					cancel()
-				} else if apart { // it will receive nothing
-					require.NoError(t, jobs[1].Close(context.Background()))
-				}
-				err = <-closing
-				require.ErrorContains(t, err, "first: impi: send to rank 1, tag 0: ")
-				switch {
-				case !apart:
-					require.ErrorIs(t, err, ErrClosed)
-					require.ErrorContains(t, err, "4 sends")
-				case late:
-					require.ErrorIs(t, err, context.Canceled)
-					require.ErrorContains(t, err, "4 sends")
-					_, err := jobs[1].Worlds()[0].Recv(within(t), make([]byte, long), 0, 4)
-					requireError(t, err, ErrPeerLeft, 0)
-				default: // those that are kept say so themselves
-					require.ErrorIs(t, err, ErrPeerLeft)
-					require.ErrorContains(t, err, "2 sends")
-				}
-				reason := ErrClosed
-				if apart && !late {
-					reason = ErrPeerLeft
-				}
-				for _, i := range []int{0, 2} {
-					_, err := kept[i].Wait(within(t))
-					require.ErrorIs(t, err, reason)
-				}
+	seldomAt(t, places, func(t *testing.T, p place) {
+		p.config.PeerTimeout = time.Hour
+		for _, late := range []bool{true, false} {
+			jobs := join(t, p)
+			apart := len(jobs) == 2
+			_, kept := active(t, jobs[0].Worlds()[0])
+			completed(t, kept[1]) // it needs no receive, nor does the one before it
+			ctx, cancel := context.WithCancel(context.Background())
+			closing := make(chan error)
+			go func() { closing <- jobs[0].Close(ctx) }()
+			begun(t, jobs[0])
+			if late {
 				cancel()
-				closeAll(t, jobs)
+			} else if apart { // it will receive nothing
+				require.NoError(t, jobs[1].Close(context.Background()))
 			}
-		})
-	}
+			err := <-closing
+			require.ErrorContains(t, err, "first: impi: send to rank 1, tag 0: ")
+			switch {
+			case !apart:
+				require.ErrorIs(t, err, ErrClosed)
+				require.ErrorContains(t, err, "4 sends")
+			case late:
+				require.ErrorIs(t, err, context.Canceled)
+				require.ErrorContains(t, err, "4 sends")
+				_, err := jobs[1].Worlds()[0].Recv(within(t), make([]byte, long), 0, 4)
+				requireError(t, err, ErrPeerLeft, 0)
+			default: // those that are kept say so themselves
+				require.ErrorIs(t, err, ErrPeerLeft)
+				require.ErrorContains(t, err, "2 sends")
+			}
+			reason := ErrClosed
+			if apart && !late {
+				reason = ErrPeerLeft
+			}
+			for _, i := range []int{0, 2} {
+				_, err := kept[i].Wait(within(t))
+				require.ErrorIs(t, err, reason)
+			}
+			cancel()
+			closeAll(t, jobs)
+		}
+	})
 }
 
 // TestFreeFailed: a send that has failed, which nothing else has said, is named by Close when it is freed.
 func TestFreeFailed(t *testing.T) {
-	for _, p := range places[1:] {
-		t.Run(p.name, func(t *testing.T) {
-			p.seldom(t)
-			jobs := join(t, p)
-			q, err := jobs[0].Worlds()[0].Issend(make([]byte, 100), 1, 0)
-			require.NoError(t, err)
-			require.NoError(t, jobs[1].Close(within(t)))
-			ranks.Eventually(t, func() bool {
-				q.r.e.lock.Lock()
-				defer q.r.e.lock.Unlock()
-				q.r.e.progress()
-				return q.r.over()
-			})
-			q.Free()
-			err = jobs[0].Close(within(t))
-			require.ErrorIs(t, err, ErrPeerLeft)
-			require.ErrorContains(t, err, "send to rank 1, tag 0")
-			closeAll(t, jobs)
+	seldomAt(t, places[1:], func(t *testing.T, p place) {
+		jobs := join(t, p)
+		q := issend(t, jobs[0].Worlds()[0], make([]byte, 100), 1, 0)
+		require.NoError(t, jobs[1].Close(within(t)))
+		ranks.Eventually(t, func() bool {
+			q.r.e.lock.Lock()
+			defer q.r.e.lock.Unlock()
+			q.r.e.progress()
+			return q.r.over()
 		})
-	}
+		q.Free()
+		err := jobs[0].Close(within(t))
+		require.ErrorIs(t, err, ErrPeerLeft)
+		require.ErrorContains(t, err, "send to rank 1, tag 0")
+		closeAll(t, jobs)
+	})
 }
 
 // TestCloseConcurrently: goroutines that send, receive, probe and wait while the job
 // is closed end, with an error.
 func TestCloseConcurrently(t *testing.T) {
 	need.Full(t)
-	rounds := 1
-	if need.WantLong() {
-		rounds = 10
-	}
-	for _, p := range places {
-		t.Run(p.name, func(t *testing.T) {
-			p.seldom(t)
-			for range rounds {
-				jobs := join(t, p)
-				var w []*Comm
-				for _, j := range jobs {
-					w = append(w, j.Worlds()...)
-				}
-				a, b := w[0], w[1]
-				until := func(step func() error) func() error {
-					return func() error {
-						for {
-							err := step()
-							if errors.Is(err, ErrClosed) || errors.Is(err, ErrPeerLeft) || errors.Is(err, ErrPeerDied) {
-								return nil
-							}
-							if err != nil && !errors.Is(err, ErrTruncated) {
-								return err
-							}
+	rounds := need.InLong(1, 10)
+	seldomAt(t, places, func(t *testing.T, p place) {
+		for range rounds {
+			jobs := join(t, p)
+			w := worldsOf(jobs)
+			a, b := w[0], w[1]
+			until := func(step func() error) func() error {
+				return func() error {
+					for {
+						err := step()
+						if errors.Is(err, ErrClosed) || errors.Is(err, ErrPeerLeft) || errors.Is(err, ErrPeerDied) {
+							return nil
 						}
-					}
-				}
-				ready := make(chan struct{}, 2)
-				n := 0
-				closer := func(j *Job) func() error {
-					return func() error {
-						<-ready
-						if err := j.Close(context.Background()); !errors.Is(err, ErrClosed) { // of a send that waits
+						if err != nil && !errors.Is(err, ErrTruncated) {
 							return err
 						}
-						return nil
 					}
 				}
-				sides := []func() error{
-					until(func() error { return a.Ssend(within(t), make([]byte, long), 1, 0) }),
-					until(func() error {
-						if n++; n == 5 {
-							close(ready)
-						}
-						_, err := b.Recv(within(t), make([]byte, 2*long), 0, 0)
-						return err
-					}),
-					until(func() error { return b.Ssend(within(t), make([]byte, 8), 0, 1) }),
-					until(func() error { _, err := a.Recv(within(t), make([]byte, 8), 1, 1); return err }),
-					until(func() error { _, err := a.Probe(within(t), 1, 2); return err }),
-					until(func() error { _, err := b.Recv(within(t), nil, AnySource, 3); return err }),
-				}
-				for _, j := range jobs {
-					sides = append(sides, closer(j), closer(j))
-				}
-				both(t, sides...)
 			}
-		})
-	}
+			ready := make(chan struct{}, 2)
+			n := 0
+			closer := func(j *Job) func() error {
+				return func() error {
+					<-ready
+					if err := j.Close(context.Background()); !errors.Is(err, ErrClosed) { // of a send that waits
+						return err
+					}
+					return nil
+				}
+			}
+			sides := []func() error{
+				until(func() error { return a.Ssend(within(t), make([]byte, long), 1, 0) }),
+				until(func() error {
+					if n++; n == 5 {
+						close(ready)
+					}
+					_, err := b.Recv(within(t), make([]byte, 2*long), 0, 0)
+					return err
+				}),
+				until(func() error { return b.Ssend(within(t), make([]byte, 8), 0, 1) }),
+				until(func() error { _, err := a.Recv(within(t), make([]byte, 8), 1, 1); return err }),
+				until(func() error { _, err := a.Probe(within(t), 1, 2); return err }),
+				until(func() error { _, err := b.Recv(within(t), nil, AnySource, 3); return err }),
+			}
+			for _, j := range jobs {
+				sides = append(sides, closer(j), closer(j))
+			}
+			both(t, sides...)
+		}
+	})
 }
 
 // TestWaitAcrossJobs: requests of two jobs are not waited for together.
@@ -728,8 +644,7 @@ func TestWaitAcrossJobs(t *testing.T) {
 		other := worlds(t, place{"", 1, 1, Config{}})[0]
 		var list []Request
 		for _, c := range []*Comm{a, other} {
-			r, err := c.Irecv(nil, c.Rank(), 0)
-			require.NoError(t, err)
+			r := irecv(t, c, nil, c.Rank(), 0)
 			list = append(list, Request{}, r)
 		}
 		i, _, err := WaitAny(within(t), list...)
@@ -738,8 +653,7 @@ func TestWaitAcrossJobs(t *testing.T) {
 		requireError(t, WaitAll(within(t), nil, list...), ErrInvalid, -1)
 		for _, r := range list {
 			require.NoError(t, r.Cancel())
-			_, err := r.Wait(within(t))
-			require.NoError(t, err)
+			completed(t, r)
 		}
 	})
 }
@@ -751,10 +665,7 @@ func TestLeavingIsNotDying(t *testing.T) {
 		t.Run(strings.Join(append([]string{"tcp"}, providers...), " and "), func(t *testing.T) {
 			jobs := join(t, place{"", 3, 1, Config{Providers: providers}})
 			t.Cleanup(func() { closeAll(t, jobs) })
-			var w []*Comm
-			for _, j := range jobs {
-				w = append(w, j.Worlds()...)
-			}
+			w := worldsOf(jobs)
 			leave := func(rank int) {
 				closed := make(chan error)
 				go func() { closed <- jobs[rank].Close(within(t)) }()
@@ -766,34 +677,26 @@ func TestLeavingIsNotDying(t *testing.T) {
 				})
 				require.NoError(t, <-closed)
 			}
-			first, err := w[0].Irecv(nil, AnySource, 0)
-			require.NoError(t, err)
+			first := irecv(t, w[0], nil, AnySource, 0)
 			leave(2)
-			done, _, err := first.Test()
-			require.NoError(t, err)
-			require.False(t, done)
+			pending(t, first)
 			require.NoError(t, w[1].Send(within(t), nil, 0, 0))
-			st, err := first.Wait(within(t))
-			require.NoError(t, err)
-			require.Equal(t, 1, st.Source)
+			require.Equal(t, 1, completed(t, first).Source)
 			require.NoError(t, w[1].Send(within(t), nil, 0, 0))
-			_, err = w[0].Recv(within(t), nil, AnySource, 0)
-			require.NoError(t, err)
+			received(t, w[0], nil, AnySource, 0)
 
-			last, err := w[0].Irecv(nil, AnySource, 0)
-			require.NoError(t, err)
+			last := irecv(t, w[0], nil, AnySource, 0)
 			leave(1)
-			_, err = last.Wait(within(t))
-			requireError(t, err, ErrPeerLeft, 1)
+			fails(t, last, ErrPeerLeft, 1)
 			for range 2 { // and every later one
-				_, err = w[0].Recv(within(t), nil, AnySource, 0)
+				_, err := w[0].Recv(within(t), nil, AnySource, 0)
 				requireError(t, err, ErrPeerLeft, 1)
 				_, err = w[0].Probe(within(t), AnySource, 0)
 				requireError(t, err, ErrPeerLeft, 1)
 			}
 			w[0].NotifyLeft()
 			for _, rank := range []int{2, 1} {
-				_, err = w[0].Recv(within(t), nil, AnySource, 0)
+				_, err := w[0].Recv(within(t), nil, AnySource, 0)
 				requireError(t, err, ErrPeerLeft, rank)
 			}
 			there, _, err := w[0].Iprobe(AnySource, 0)

@@ -8,16 +8,15 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // TestSilentSocket: a socket whose other host is silent says so, and its descriptor is not lent once it
 // is closed.
 func TestSilentSocket(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	conn, err := net.Dial("tcp", l.Addr().String())
-	require.NoError(t, err)
+	l := ranks.Listen(t)
+	conn := ranks.Dial(t, l.Addr().String())
 	made, err := newSocket(conn.(*net.TCPConn), limit)
 	require.NoError(t, err)
 	s := made.(*rawSocket)

@@ -102,10 +102,7 @@ func TestSplit(t *testing.T) {
 // have contexts of their own.
 func TestDupOfMany(t *testing.T) {
 	need.Full(t)
-	each := 4
-	if need.WantLong() {
-		each = 10
-	}
+	each := need.InLong(4, 10)
 	w := worlds(t, place{"", 4, 1, Config{Providers: []string{}}})
 	a := divided(t, w, func(rank int) int { return rank / 2 }, func(rank int) int { return rank })
 	b := divided(t, w, func(rank int) int { return rank % 2 }, func(rank int) int { return rank })
@@ -141,45 +138,38 @@ func TestDupOfMany(t *testing.T) {
 
 // TestFreeDrops: what waits in a communicator ends with it.
 func TestFreeDrops(t *testing.T) {
-	for _, p := range places {
-		t.Run(p.name, func(t *testing.T) {
-			p.seldom(t)
-			w := worlds(t, p)
-			ctx := within(t)
-			d := make([]*Comm, 2)
-			all(t, w, func(c *Comm) (err error) {
-				d[c.Rank()], err = c.Dup(ctx)
-				return err
-			})
-			require.NoError(t, d[0].Send(ctx, make([]byte, 100), 1, 1))
-			q, err := d[1].Irecv(nil, 0, 2)
-			require.NoError(t, err)
-			var sends []Request
-			for _, n := range []int{0, 5000, long} {
-				s, err := d[0].Issend(make([]byte, n), 1, 1)
-				require.NoError(t, err)
-				sends = append(sends, s)
-			}
-			s, err := d[0].Isend(make([]byte, long), 1, 1)
-			require.NoError(t, err)
-			sends = append(sends, s)
-			contexts := len(w[1].p.matchers)
-			all(t, d, func(c *Comm) error { return c.Free(ctx) })
-			_, err = q.Wait(ctx)
-			require.ErrorIs(t, err, ErrClosed)
-			require.Len(t, w[1].p.matchers, contexts-2)
-			for _, pair := range w[1].p.pairs {
-				if pair != nil {
-					require.Zero(t, pair.held)
-				}
-			}
-			for _, s := range sends { // no process will receive them
-				_, err := s.Wait(ctx)
-				requireError(t, err, ErrPeerLeft, 1)
-			}
-			settle(t, w[0], w[1])
+	seldomAt(t, places, func(t *testing.T, p place) {
+		w := worlds(t, p)
+		ctx := within(t)
+		d := make([]*Comm, 2)
+		all(t, w, func(c *Comm) (err error) {
+			d[c.Rank()], err = c.Dup(ctx)
+			return err
 		})
-	}
+		require.NoError(t, d[0].Send(ctx, make([]byte, 100), 1, 1))
+		q := irecv(t, d[1], nil, 0, 2)
+		var sends []Request
+		for _, n := range []int{0, 5000, long} {
+			sends = append(sends, issend(t, d[0], make([]byte, n), 1, 1))
+		}
+		s := isend(t, d[0], make([]byte, long), 1, 1)
+		sends = append(sends, s)
+		contexts := len(w[1].p.matchers)
+		all(t, d, func(c *Comm) error { return c.Free(ctx) })
+		_, err := q.Wait(ctx)
+		require.ErrorIs(t, err, ErrClosed)
+		require.Len(t, w[1].p.matchers, contexts-2)
+		for _, pair := range w[1].p.pairs {
+			if pair != nil {
+				require.Zero(t, pair.held)
+			}
+		}
+		for _, s := range sends { // no process will receive them
+			_, err := s.Wait(ctx)
+			requireError(t, err, ErrPeerLeft, 1)
+		}
+		settle(t, w[0], w[1])
+	})
 }
 
 // TestFreedAlready: a message comes when the communicator has been freed.
@@ -201,8 +191,7 @@ func TestFreedAlready(t *testing.T) {
 				} else { // eager
 					require.Less(t, n, long)
 				}
-				q, err = from.Issend(make([]byte, n), 1, 0)
-				require.NoError(t, err)
+				q = issend(t, from, make([]byte, n), 1, 0)
 				require.NoError(t, q.Cancel())
 				st, err := q.Wait(within(t))
 				require.True(t, st.Cancelled || errors.Is(err, ErrPeerLeft), "%v", err)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/netip"
 	"strings"
 	"sync"
@@ -20,6 +19,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/boot"
 	"github.com/sluice-hpc/sluice/internal/coll"
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 	"github.com/sluice-hpc/sluice/verbs/verbstest"
 )
 
@@ -27,8 +27,7 @@ import (
 func teams(t testing.TB, size int) []*boot.Job {
 	t.Helper()
 	secret := []byte("0123456789abcdef0123456789abcdef")
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	l := ranks.Listen(t)
 	s, err := boot.Serve(context.Background(), l, boot.ServerOptions{Size: size, Secret: secret})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
@@ -70,8 +69,7 @@ func TestJoinTeams(t *testing.T) {
 
 func joinTeams(t *testing.T, byProtocol bool) {
 	sizes := []int{3, 2}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	l := ranks.Listen(t)
 	s := startup.Server{Clients: len(sizes), Key: 99, Log: quietConfig()}
 	served := make(chan error, 1)
 	go func() {
@@ -122,8 +120,7 @@ func joinTeams(t *testing.T, byProtocol bool) {
 
 // TestJoinTeamRefused: what keeps rank 0 from joining all ranks are told.
 func TestJoinTeamRefused(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	l := ranks.Listen(t)
 	require.NoError(t, l.Close())
 	for rank, err := range func() []error {
 		ranks := teams(t, 3)
@@ -291,9 +288,7 @@ func FuzzNotice(f *testing.F) {
 
 // TestCloseEndsJoin: a rank that makes a job ends with its node, whatever it waits for.
 func TestCloseEndsJoin(t *testing.T) {
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer silent.Close()
+	silent := ranks.Listen(t)
 	c, err := Config{Addr: netip.MustParseAddr("127.0.0.1"), Log: quietConfig(), Providers: []string{}}.complete()
 	require.NoError(t, err)
 	from := func(n *boot.Job) (*Job, error) { return fromTeam(within(t), n, n.Secret(), c) }

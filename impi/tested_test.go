@@ -14,8 +14,7 @@ func TestTestsGiveWay(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	w := worlds(t, place{"shm", 2, 1, Config{Providers: []string{"shm"}}})
 	b := make([]byte, 8)
-	r, err := w[0].Irecv(b, 1, 7)
-	require.NoError(t, err)
+	r := irecv(t, w[0], b, 1, 7)
 	for name, test := range map[string]func() (bool, error){
 		"Test":     func() (bool, error) { done, _, err := r.Test(); return done, err },
 		"TestAny":  func() (bool, error) { i, _, err := TestAny(r); return i >= 0, err },
@@ -33,6 +32,5 @@ func TestTestsGiveWay(t *testing.T) {
 		}
 	}
 	require.NoError(t, w[1].Send(within(t), make([]byte, 8), 0, 7))
-	_, err = r.Wait(within(t))
-	require.NoError(t, err)
+	completed(t, r)
 }

@@ -231,10 +231,7 @@ func TestStreams(t *testing.T) {
 		for _, dims := range [][]int{{1, 1}, {1, 2}, {2, 1}} {
 			t.Run(fmt.Sprint(dims), func(t *testing.T) {
 				each(t, over(t, provider, dims[0]*dims[1]), func(c *Comm) error {
-					second, err := c.Split(0, 0)
-					if err != nil {
-						return err
-					}
+					second := splitOf(t, c, 0, 0)
 					random := rand.New(rand.NewPCG(7, uint64(c.NodeNumber())))
 					for round := range 10 {
 						if err := mix(c, second, dims, depth, round, random); err != nil {

@@ -299,20 +299,14 @@ func TestSplit(t *testing.T) {
 	list := over(t, "shm", 6)
 	each(t, list, func(c *Comm) error {
 		me := c.NodeNumber()
-		rows, err := c.Split(me/2, -me)
-		if err != nil {
-			return err
-		}
-		err = errors.Join(want("nodes", rows.NumberOfNodes(), 2), want("node", rows.NodeNumber(), 1-me%2), want("colors", rows.NumberOfColors(), 3),
+		rows := splitOf(t, c, me/2, -me)
+		err := errors.Join(want("nodes", rows.NumberOfNodes(), 2), want("node", rows.NodeNumber(), 1-me%2), want("colors", rows.NumberOfColors(), 3),
 			want("color", rows.Color(), me/2), want("key", rows.Key(), -me), want("primary", rows.IsPrimaryNode(), me%2 == 1),
 			want("colors of the first", c.NumberOfColors(), 1), want("color of the first", c.Color(), 0), want("key of the first", c.Key(), 0))
 		if err != nil {
 			return err
 		}
-		some, err := c.Split(me%2-1, 0) // even ones get none
-		if err != nil {
-			return err
-		}
+		some := splitOf(t, c, me%2-1, 0) // even ones get none
 		if me%2 == 0 {
 			if some != nil {
 				return errors.New("a communicator for a negative color")
@@ -364,10 +358,7 @@ func TestSetComm(t *testing.T) {
 	list := over(t, "shm", 2)
 	each(t, list, func(c *Comm) error {
 		m := c.Machine()
-		s, err := c.Split(0, 0)
-		if err != nil {
-			return err
-		}
+		s := splitOf(t, c, 0, 0)
 		return errors.Join(m.SetAllocatedComm(s), m.SetJobComm(s), m.SetDefaultComm(s),
 			want("allocated", m.AllocatedComm(), s), want("job", m.JobComm(), s), want("default", m.DefaultComm(), s), m.DefaultComm().Barrier())
 	})
@@ -382,14 +373,8 @@ func TestSplitRace(t *testing.T) {
 	blocks := make([][]int, 4)
 	each(t, list, func(c *Comm) error {
 		me := c.NodeNumber()
-		a, err := c.Split(me/2, 0)
-		if err != nil {
-			return err
-		}
-		b, err := c.Split(me%2, 0)
-		if err != nil {
-			return err
-		}
+		a := splitOf(t, c, me/2, 0)
+		b := splitOf(t, c, me%2, 0)
 		var made [2][]int
 		errs := make(chan error, 2)
 		for i, s := range []*Comm{a, b} {
@@ -405,7 +390,7 @@ func TestSplitRace(t *testing.T) {
 				errs <- nil
 			}()
 		}
-		err = errors.Join(<-errs, <-errs)
+		err := errors.Join(<-errs, <-errs)
 		blocks[me] = slices.Concat(made[0], made[1], []int{a.block, b.block, c.block})
 		return err
 	})
@@ -428,10 +413,7 @@ func TestLastComm(t *testing.T) {
 	}
 	each(t, list, func(c *Comm) error {
 		for range 3 {
-			s, err := c.Split(0, 0)
-			if err != nil {
-				return err
-			}
+			s := splitOf(t, c, 0, 0)
 			if _, err := c.Split(0, 0); !errors.Is(err, StatusNoPorts) {
 				return fmt.Errorf("one more: %v", err)
 			}
@@ -441,8 +423,8 @@ func TestLastComm(t *testing.T) {
 			}
 			r := must(s.DeclareReceiveRelative(must(DeclareMsgMem(in)), MaxDimensions-1, Plus, 0))
 			o := must(s.DeclareSendRelative(must(DeclareMsgMem(out)), MaxDimensions-1, Minus, 0))
-			err = errors.Join(r.Start(), o.Start(), WaitAll(r, o), r.Close(), o.Close())
-			if err = errors.Join(err, want("block", s.block, maxComms-1), want("message", in[0], 1), s.Free(), c.Barrier()); err != nil {
+			err := errors.Join(r.Start(), o.Start(), WaitAll(r, o), r.Close(), o.Close())
+			if err := errors.Join(err, want("block", s.block, maxComms-1), want("message", in[0], 1), s.Free(), c.Barrier()); err != nil {
 				return err
 			}
 		}
@@ -453,10 +435,7 @@ func TestLastComm(t *testing.T) {
 // TestSplitAgain: communicators that are freed serve again, more than there are at a time,
 // with their messages.
 func TestSplitAgain(t *testing.T) {
-	rounds := 300
-	if need.WantLong() {
-		rounds = 3 * maxComms
-	}
+	rounds := need.InLong(300, 3*maxComms)
 	each(t, over(t, "shm", 3), func(c *Comm) error {
 		blocks := map[int]bool{}
 		for i := range rounds {
@@ -494,10 +473,7 @@ func TestSplitAgain(t *testing.T) {
 // communicator that is made later.
 func TestSplitAfterUnreceived(t *testing.T) {
 	each(t, over(t, "shm", 2), func(c *Comm) error {
-		first, err := c.Split(0, 0)
-		if err != nil {
-			return err
-		}
+		first := splitOf(t, c, 0, 0)
 		me := first.NodeNumber()
 		if me == 0 {
 			h, err := first.DeclareSendTo(must(DeclareMsgMem([]byte{1})), 1, 0)
@@ -509,10 +485,7 @@ func TestSplitAfterUnreceived(t *testing.T) {
 		if err = errors.Join(err, first.Free(), second.Free(), c.Barrier()); err != nil {
 			return err
 		}
-		third, err := c.Split(0, 0)
-		if err != nil {
-			return err
-		}
+		third := splitOf(t, c, 0, 0)
 		if err := want("block", third.block, second.block); err != nil {
 			return err
 		}

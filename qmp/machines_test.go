@@ -52,6 +52,13 @@ func each(t testing.TB, list []*Machine, do func(c *Comm) error) {
 	ranks.Each(t, len(list), func(i int) error { return do(list[i].DefaultComm()) })
 }
 
+func splitOf(t testing.TB, c *Comm, color, key int) *Comm {
+	t.Helper()
+	split, err := c.Split(color, key)
+	require.NoError(t, err)
+	return split
+}
+
 // alone makes this process a job of one, and its only node.
 func alone(t testing.TB, args ...string) {
 	t.Helper()

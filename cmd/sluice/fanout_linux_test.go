@@ -64,8 +64,7 @@ func testFanoutTerminal(t *testing.T, b bed) {
 	require.NoError(t, err, text)
 	require.Contains(t, text, "1003 items written")
 	require.Contains(t, text, out+": 1003 items")
-	got, err := os.ReadFile(out)
-	require.NoError(t, err)
+	got := ranks.ReadFile(t, out)
 	require.Len(t, got, len(file))
 }
 

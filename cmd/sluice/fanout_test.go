@@ -117,10 +117,8 @@ func testFanout(t *testing.T, b bed) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			out := filepath.Join(t.TempDir(), "out.evt")
-			e := finish(t, b.command(t, c.act, append(c.args, out, b.self, "-in", "x")...))
-			require.Zero(t, e.status, e.stderr)
-			got, err := os.ReadFile(out)
-			require.NoError(t, err)
+			e := succeed(t, b.command(t, c.act, append(c.args, out, b.self, "-in", "x")...))
+			got := ranks.ReadFile(t, out)
 			if c.want != nil {
 				require.True(t, bytes.Equal(c.want, got))
 			} else {
@@ -181,8 +179,7 @@ func testFanoutDamage(t *testing.T, b bed) {
 		e := finish(t, b.command(t, "", "fanout", "--in", in, "--out", out, "--clump", "10", "--workers", "3", "--", "cat"))
 		require.Equal(t, statusDamaged, e.status, e.stderr)
 		require.Contains(t, e.stderr, fmt.Sprintf("%s: ring: byte %d: ", in, starts[137]))
-		got, err := os.ReadFile(out)
-		require.NoError(t, err)
+		got := ranks.ReadFile(t, out)
 		require.True(t, bytes.Equal(file[:starts[137]], got))
 	}
 }
@@ -230,8 +227,7 @@ func testFanoutKill(t *testing.T, b bed) {
 	require.NoError(t, err)
 	require.NoError(t, stdin.Close())
 	require.Zero(t, s.status(t), s.stderr)
-	got, err := os.ReadFile(out)
-	require.NoError(t, err)
+	got := ranks.ReadFile(t, out)
 	require.True(t, bytes.Equal(even(file), got))
 	require.GreaterOrEqual(t, killed, 20)
 	require.Contains(t, s.stderr.String(), "a chunk was passed to another filter")
@@ -258,8 +254,7 @@ func testFanoutSignal(t *testing.T, b bed) {
 		require.NoError(t, err)
 		require.Contains(t, starts, end)
 		require.LessOrEqual(t, end, starts[503])
-		got, err := os.ReadFile(out)
-		require.NoError(t, err)
+		got := ranks.ReadFile(t, out)
 		require.True(t, bytes.Equal(even(file[:end]), got))
 	}
 }
@@ -340,8 +335,7 @@ func testFanoutSulky(t *testing.T, b bed) {
 	e := finish(t, b.command(t, "", "fanout", "--in", in, "--out", out, "--workers", "1", "--", "sh", "-c", "cat; exit 9"))
 	require.Equal(t, statusJustError, e.status)
 	require.Contains(t, e.stderr, "end: the filter failed: exit status 9")
-	got, err := os.ReadFile(out)
-	require.NoError(t, err)
+	got := ranks.ReadFile(t, out)
 	require.True(t, bytes.Equal(file, got))
 }
 
@@ -368,20 +362,17 @@ func testFanoutUsage(t *testing.T, b bed) {
 
 func testGenerate(t *testing.T, b bed) {
 	dir := t.TempDir()
-	e := finish(t, b.command(t, "", "generate", "-events", "50", "--sources", "2", "-first-source", "3", "--version=11", "--out", dir+"/run-%d.evt"))
-	require.Zero(t, e.status, e.stderr)
+	e := succeed(t, b.command(t, "", "generate", "-events", "50", "--sources", "2", "-first-source", "3", "--version=11", "--out", dir+"/run-%d.evt"))
 	for source := uint32(3); source < 5; source++ {
 		var want bytes.Buffer
 		_, err := eventgen.Write(t.Context(), &want, eventgen.Config{Events: 50, FirstSource: source, Version: ring.V11}, false)
 		require.NoError(t, err)
-		got, err := os.ReadFile(fmt.Sprintf("%s/run-%d.evt", dir, source))
-		require.NoError(t, err)
+		got := ranks.ReadFile(t, fmt.Sprintf("%s/run-%d.evt", dir, source))
 		require.True(t, bytes.Equal(want.Bytes(), got))
 	}
 
 	// Through pipes, both ways.
-	e = finish(t, b.command(t, "", "generate", "--events", "50", "--damage", "cut", "--damage-item", "20", "--out", "-"))
-	require.Zero(t, e.status, e.stderr)
+	e = succeed(t, b.command(t, "", "generate", "--events", "50", "--damage", "cut", "--damage-item", "20", "--out", "-"))
 	require.Contains(t, e.stderr, "damaged at byte ")
 	cmd := b.command(t, "", "fanout", "--in", "-", "--out", "-", "--quiet", "--per-chunk", "cat")
 	cmd.Stdin = strings.NewReader(e.stdout)

@@ -41,8 +41,7 @@ func init() {
 func testInfo(t *testing.T, b bed) {
 	cmd := b.command(t, "", "info")
 	cmd.Env = append(cmd.Env, "SLUICE_TRANSPORT=tcp")
-	e := finish(t, cmd)
-	require.Zero(t, e.status, e.stderr)
+	e := succeed(t, cmd)
 	require.Empty(t, e.stderr)
 	require.NotRegexp(t, `(?m) $`, e.stdout)
 	for _, want := range []string{
@@ -86,8 +85,7 @@ func decode(t *testing.T, text string, v any) {
 }
 
 func testInfoJSON(t *testing.T, b bed) {
-	e := finish(t, b.command(t, "", "info", "--json"))
-	require.Zero(t, e.status, e.stderr)
+	e := succeed(t, b.command(t, "", "info", "--json"))
 	var r infoReport
 	decode(t, e.stdout, &r)
 	require.Equal(t, infoSchema, r.Schema)
@@ -124,8 +122,7 @@ func testInfoJSON(t *testing.T, b bed) {
 }
 
 func testInfoJob(t *testing.T, b bed) {
-	e := finish(t, b.command(t, "", "run", "-n", "3", b.sluice, "info", "--job"))
-	require.Zero(t, e.status, e.stderr)
+	e := succeed(t, b.command(t, "", "run", "-n", "3", b.sluice, "info", "--job"))
 	e.silent(t)
 	ranks, pairs, ok := strings.Cut(e.stdout, "\n\n")
 	require.True(t, ok)
@@ -147,8 +144,7 @@ func testInfoJobJSON(t *testing.T, b bed) {
 	require.NoError(t, os.WriteFile(file, []byte("SLUICE_TRANSPORT=tcp\n"), 0o600))
 	cmd := b.command(t, "", "run", "-n", "3", b.sluice, "info", "--job", "--json")
 	cmd.Env = append(cmd.Env, channel.EnvTuningFile+"="+file)
-	e := finish(t, cmd)
-	require.Zero(t, e.status, e.stderr)
+	e := succeed(t, cmd)
 	var r jobReport
 	decode(t, e.stdout, &r)
 	require.Equal(t, jobSchema, r.Schema)
@@ -173,8 +169,7 @@ func testInfoJobJSON(t *testing.T, b bed) {
 
 // testInfoJobWarns: what explains a job that does not start is on standard error.
 func testInfoJobWarns(t *testing.T, b bed) {
-	e := finish(t, b.command(t, "", "run", "-n", "2", "-x", "SLUICE_TRANSPRT=tcp", b.sluice, "info", "--job"))
-	require.Zero(t, e.status, e.stderr)
+	e := succeed(t, b.command(t, "", "run", "-n", "2", "-x", "SLUICE_TRANSPRT=tcp", b.sluice, "info", "--job"))
 	require.Contains(t, e.stderr, "SLUICE_TRANSPRT (is it SLUICE_TRANSPORT?)")
 }
 
@@ -206,8 +201,7 @@ func testJobByServer(t *testing.T, b bed) {
 }
 
 func testInfoAlone(t *testing.T, b bed) {
-	e := finish(t, b.command(t, "", "info", "--job"))
-	require.Zero(t, e.status, e.stderr)
+	e := succeed(t, b.command(t, "", "info", "--job"))
 	require.Regexp(t, `^rank  host +pid +SLUICE_TRANSPORT\n0     \S+ +\d+\n$`, e.stdout)
 }
 

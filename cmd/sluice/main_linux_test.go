@@ -122,8 +122,7 @@ func testBind(t *testing.T, b bed) {
 		}
 	}
 	const size = 3
-	e := finish(t, b.command(t, "cpus", "run", "-n", fmt.Sprint(size), "--bind", "core", b.self))
-	require.Zero(t, e.status, e.stderr)
+	e := succeed(t, b.command(t, "cpus", "run", "-n", fmt.Sprint(size), "--bind", "core", b.self))
 	for rank := range size { // ranks that follow on one another share a CPU
 		i := rank
 		if size > len(cpus) {
@@ -133,11 +132,9 @@ func testBind(t *testing.T, b bed) {
 	}
 	// What concerns a host is said with its name.
 	many := runtime.NumCPU() + 1
-	e = finish(t, b.command(t, "cpus", "run", "-H", fmt.Sprint("localhost:", many), b.self))
-	require.Zero(t, e.status, e.stderr)
+	e = succeed(t, b.command(t, "cpus", "run", "-H", fmt.Sprint("localhost:", many), b.self))
 	require.Contains(t, e.stderr, fmt.Sprintf("host localhost: %d ranks share %d CPUs", many, runtime.NumCPU()))
-	status, err := os.ReadFile("/proc/self/status")
-	require.NoError(t, err)
+	status := ranks.ReadFile(t, "/proc/self/status")
 	e = finish(t, b.command(t, "cpus", "run", "-n", "1", b.self))
 	require.Equal(t, []string{"0 " + allowed(string(status))}, e.lines(), "not bound unless asked")
 }

@@ -283,6 +283,14 @@ func finish(t *testing.T, cmd *exec.Cmd) ending {
 	return ending{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
 }
 
+// succeed runs cmd to its end, which must be a success.
+func succeed(t *testing.T, cmd *exec.Cmd) ending {
+	t.Helper()
+	e := finish(t, cmd)
+	require.Zero(t, e.status, e.stderr)
+	return e
+}
+
 // silent requires that a run has said nothing but how many CPUs and cores it has found, which depends on
 // the host and on what else runs there.
 func (e ending) silent(t *testing.T) {
@@ -384,15 +392,12 @@ func testArguments(t *testing.T, b bed) {
 		{"run", "-n", "1", b.self, "-n", "5", "--help", "--", "x"},
 		{"run", "-n", "1", "--", b.self, "-n", "5", "--help", "--", "x"},
 	} {
-		e := finish(t, b.command(t, "args", args...))
-		require.Zero(t, e.status, e.stderr)
-		require.Equal(t, "-n 5 --help -- x\n", e.stdout)
+		require.Equal(t, "-n 5 --help -- x\n", succeed(t, b.command(t, "args", args...)).stdout)
 	}
 }
 
 func testJob(t *testing.T, b bed) {
-	e := finish(t, b.command(t, "job", "run", "-n", "3", b.self))
-	require.Zero(t, e.status, e.stderr)
+	e := succeed(t, b.command(t, "job", "run", "-n", "3", b.self))
 	require.Equal(t, []string{
 		`0 of 3: ["rank 0" "rank 1" "rank 2"]`,
 		`1 of 3: ["rank 0" "rank 1" "rank 2"]`,
@@ -404,17 +409,14 @@ func testJob(t *testing.T, b bed) {
 func testAlone(t *testing.T, b bed) {
 	cmd := b.command(t, "job")
 	cmd.Path, cmd.Args = b.self, []string{b.self}
-	e := finish(t, cmd)
-	require.Zero(t, e.status, e.stderr)
-	require.Equal(t, "0 of 1: [\"rank 0\"]\n", e.stdout)
+	require.Equal(t, "0 of 1: [\"rank 0\"]\n", succeed(t, cmd).stdout)
 }
 
 func testInner(t *testing.T, b bed) {
 	cmd := b.command(t, "job", "run", "-n", "2", b.sluice, "run", "-n", "3", b.self)
 	// Variables set by hand do not disturb the job either.
 	cmd.Env = append(cmd.Env, "SLUICE_RANK=17", "SLUICE_SECRET_FILE=/nowhere", "SLUICE_INSECURE=1")
-	e := finish(t, cmd)
-	require.Zero(t, e.status, e.stderr)
+	e := succeed(t, cmd)
 	var want []string
 	for rank := range 3 {
 		line := fmt.Sprintf(`%d of 3: ["rank 0" "rank 1" "rank 2"]`, rank)
@@ -553,8 +555,7 @@ func testIgnoredSignal(t *testing.T, b bed) {
 
 func testPrefix(t *testing.T, b bed) {
 	const size = 3
-	e := finish(t, b.command(t, "pieces", "run", "-n", strconv.Itoa(size), "--prefix", b.self))
-	require.Zero(t, e.status, e.stderr)
+	e := succeed(t, b.command(t, "pieces", "run", "-n", strconv.Itoa(size), "--prefix", b.self))
 	next := make([]int, size)
 	for line := range strings.Lines(e.stdout) {
 		var rank int
@@ -583,8 +584,7 @@ func testEnvironment(t *testing.T, b bed) {
 		slices.Sort(list)
 		return list
 	}
-	e := finish(t, b.command(t, "env", "run", "-n", "1", b.self))
-	require.Zero(t, e.status, e.stderr)
+	e := succeed(t, b.command(t, "env", "run", "-n", "1", b.self))
 	require.NotEmpty(t, names(given))
 	require.Equal(t, names(given), e.lines())
 
@@ -600,8 +600,7 @@ func testEnvironment(t *testing.T, b bed) {
 
 // The topic names every variable that is read.
 func testLaunchers(t *testing.T, b bed) {
-	e := finish(t, b.command(t, "", "help", "launchers"))
-	require.Zero(t, e.status, e.stderr)
+	e := succeed(t, b.command(t, "", "help", "launchers"))
 	for _, v := range append(boot.Variables(), boot.ForeignVariables()...) {
 		require.Regexp(t, `(?m)^  `+v.Name+` +`+regexp.QuoteMeta(v.Meaning)+`$`, e.stdout)
 	}
@@ -611,13 +610,10 @@ func testStdin(t *testing.T, b bed) {
 	text := strings.Repeat("all work and no play\n", 10000)
 	cmd := b.command(t, "cat", "run", "-n", "2", b.self)
 	cmd.Stdin = strings.NewReader(text) // through a pipe
-	e := finish(t, cmd)
-	require.Zero(t, e.status, e.stderr)
-	require.Equal(t, text, e.stdout)
+	require.Equal(t, text, succeed(t, cmd).stdout)
 }
 
 func testVersion(t *testing.T, b bed) {
-	e := finish(t, b.command(t, "", "version"))
-	require.Zero(t, e.status, e.stderr)
+	e := succeed(t, b.command(t, "", "version"))
 	require.Regexp(t, `^sluice \S+ go1\.\S+ \w+/\w+\n$`, e.stdout)
 }

@@ -3,7 +3,6 @@ package metrics
 import (
 	"context"
 	"io"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/fanout"
 	"github.com/sluice-hpc/sluice/internal/leak"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -67,8 +67,7 @@ sluice_fanout_worker_state{state="lost",supplier="run",worker="2"} 1
 }
 
 func TestServe(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	l := ranks.Listen(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error, 1)
 	go func() { served <- ServeOn(ctx, l, New("a", stats), New("b", stats)) }()
@@ -83,7 +82,6 @@ func TestServe(t *testing.T) {
 	require.NoError(t, <-served)
 	require.Error(t, Serve(t.Context(), "127.0.0.1:-1"))
 	twice := New("a", stats)
-	l, err = net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	l = ranks.Listen(t)
 	require.ErrorAs(t, ServeOn(t.Context(), l, twice, twice), new(prometheus.AlreadyRegisteredError))
 }

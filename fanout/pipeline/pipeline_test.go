@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-hpc/sluice/fanout/eventgen"
 	"github.com/sluice-hpc/sluice/fanout/pipeline"
 	"github.com/sluice-hpc/sluice/fanout/ring"
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
@@ -22,10 +23,7 @@ import (
 // naive merge, without losses or duplicates.
 func TestProperty(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	rounds := 150
-	if testing.Short() {
-		rounds = 30
-	}
+	rounds := need.InShort(30, 150)
 	for round := range rounds {
 		var sources []pipeline.Source
 		var want [][]entry

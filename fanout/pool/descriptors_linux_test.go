@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/netip"
 	"os"
 	"strings"
@@ -29,15 +28,10 @@ func init() {
 	acts["crowded"] = func([]string) error {
 		c := config()
 		c.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
-		s, err := Listen(context.Background(), "127.0.0.1:0", c)
-		if err != nil {
-			return err
-		}
+		s := ranks.Must(Listen(context.Background(), "127.0.0.1:0", c))
 		var free [4]int // inherited ones may lie between them
 		for i := range free {
-			if free[i], err = unix.Dup(0); err != nil {
-				return err
-			}
+			free[i] = ranks.Must(unix.Dup(0))
 		}
 		for _, fd := range free {
 			unix.Close(fd)
@@ -47,7 +41,7 @@ func init() {
 			return err
 		}
 		fmt.Println(s.Addr())
-		_, err = io.Copy(io.Discard, os.Stdin)
+		_, err := io.Copy(io.Discard, os.Stdin)
 		return errors.Join(err, s.Close())
 	}
 }
@@ -67,9 +61,7 @@ func TestCrowded(t *testing.T) {
 	require.NoError(t, err)
 	addr = strings.TrimSpace(addr)
 	for range 10 {
-		stranger, err := net.Dial("tcp", addr)
-		require.NoError(t, err)
-		defer stranger.Close()
+		ranks.Dial(t, addr)
 	}
 	w, err := Join(ctx, config(), addr)
 	require.NoError(t, err, log.String())
@@ -88,10 +80,7 @@ func full() error {
 	var log logbuf.Buffer
 	c := config()
 	c.Log = slog.New(slog.NewTextHandler(&log, nil))
-	s, err := Listen(ctx, "127.0.0.1:0", c)
-	if err != nil {
-		return err
-	}
+	s := ranks.Must(Listen(ctx, "127.0.0.1:0", c))
 	time.AfterFunc(time.Hour, func() {}) // the runtime opens what it needs for all timers
 	// A worker that needs no more descriptors to connect.
 	stranger, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -122,10 +111,7 @@ func full() error {
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		return err
 	}
-	w, err := Join(ctx, c, s.Addr().String())
-	if err != nil {
-		return err
-	}
+	w := ranks.Must(Join(ctx, c, s.Addr().String()))
 	return errors.Join(w.Close(), unix.Close(stranger), s.Close())
 }
 

@@ -75,13 +75,7 @@ func mortal(addr string) error {
 // Processes are killed while they work, and others replace them: no result is lost or duplicated.
 func TestKilled(t *testing.T) {
 	ctx := ranks.Within(t)
-	count := 1000 // some 50 are killed
-	switch {
-	case testing.Short():
-		count = 250
-	case need.WantLong():
-		count = 4000
-	}
+	count := need.ByForm(250, 1000, 4000) // some 50 are killed
 	c := config()
 	c.Attempts = -1
 	s := listen(t, c)

@@ -188,15 +188,13 @@ func TestStrangers(t *testing.T) {
 		var p *proof.Error
 		require.ErrorAs(t, err, &p)
 	}
-	conn, err := net.Dial("tcp", s.Addr().String())
-	require.NoError(t, err)
-	_, err = conn.Write([]byte("GET / HTTP/1.1\r\n\r\n"))
+	conn := ranks.Dial(t, s.Addr().String())
+	_, err := conn.Write([]byte("GET / HTTP/1.1\r\n\r\n"))
 	require.NoError(t, err)
 	_, err = io.Copy(io.Discard, conn) // until it is hung up on
 	require.True(t, err == nil || errors.As(err, new(*net.OpError)), err)
 	require.NoError(t, conn.Close())
-	silent, err := net.Dial("tcp", s.Addr().String()) // it stays
-	require.NoError(t, err)
+	silent := ranks.Dial(t, s.Addr().String()) // it stays
 	require.NoError(t, s.Send(ctx, chunk(0)))
 	w, err := Join(ctx, config(), s.Addr().String())
 	require.NoError(t, err)
@@ -347,9 +345,8 @@ func TestProtocol(t *testing.T) {
 		header{kind: kindAsk, watched: true}.append(nil),
 		append(header{kind: kindAsk, asks: maxWindow}.append(nil), header{kind: kindAsk, asks: 1}.append(nil)...),
 	} {
-		conn, err := net.Dial("tcp", s.Addr().String())
-		require.NoError(t, err)
-		_, err = proof.Dial(conn, config().proof(), nil)
+		conn := ranks.Dial(t, s.Addr().String())
+		_, err := proof.Dial(conn, config().proof(), nil)
 		require.NoError(t, err)
 		_, err = conn.Write(bad)
 		require.NoError(t, err)

@@ -90,9 +90,7 @@ func TestFullQueue(t *testing.T) {
 	require.NoError(t, err)
 	at := name.(*unix.SockaddrInet4)
 	addr := netip.AddrPortFrom(netip.AddrFrom4(at.Addr), uint16(at.Port)).String()
-	first, err := net.Dial("tcp", addr)
-	require.NoError(t, err)
-	defer first.Close()
+	ranks.Dial(t, addr)
 
 	var log logbuf.Buffer
 	c := config()

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // TestSlow: each phase ends in time, and the error names the clients that were waited for.
@@ -105,8 +106,7 @@ func TestDeaf(t *testing.T) {
 }
 
 func TestServeCancelled(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	l := ranks.Listen(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	s := Server{Clients: 1, Key: 1}
@@ -136,9 +136,8 @@ func TestServeInvalid(t *testing.T) {
 		_, err = c.s.Serve(t.Context(), l)
 		require.ErrorIs(t, err, ErrInvalid, name)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	l := ranks.Listen(t)
 	require.NoError(t, l.Close())
-	_, err = (&Server{Clients: 1, Key: 1}).Serve(t.Context(), l)
+	_, err := (&Server{Clients: 1, Key: 1}).Serve(t.Context(), l)
 	require.ErrorIs(t, err, net.ErrClosed)
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/internal/leak"
 	"github.com/sluice-hpc/sluice/internal/logbuf"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -38,8 +39,7 @@ type served struct {
 // serve runs s on a socket of the loopback interface until the test ends.
 func serve(t testing.TB, s Server) *served {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	l := ranks.Listen(t)
 	return serveOn(t, s, l)
 }
 
@@ -198,10 +198,7 @@ type raw struct {
 }
 
 func dialRaw(t testing.TB, addr string) raw {
-	conn, err := net.Dial("tcp", addr)
-	require.NoError(t, err)
-	require.NoError(t, conn.SetDeadline(time.Now().Add(limit)))
-	t.Cleanup(func() { conn.Close() })
+	conn := ranks.Dial(t, addr)
 	return raw{conn, t}
 }
 
@@ -377,8 +374,7 @@ func TestVacated(t *testing.T) {
 // taken.
 func TestVacant(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	l := ranks.Listen(t)
 	v := serveWithin(ctx, t, Server{Clients: 2}, l)
 	r := dialRaw(t, v.addr)
 	r.enter(1)

@@ -59,8 +59,7 @@ type world struct {
 
 func newWorld(t *testing.T, size int, strangers int) *world {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	ln := ranks.Listen(t)
 	return serveWorld(t, ln, size, strangers)
 }
 
@@ -252,8 +251,7 @@ func TestAlone(t *testing.T) {
 
 func TestInsecure(t *testing.T) {
 	ctx := ranks.Within(t)
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	ln := ranks.Listen(t)
 	s, err := Serve(ctx, ln, ServerOptions{Size: 2, Insecure: true})
 	require.NoError(t, err)
 	defer s.Close()
@@ -498,9 +496,7 @@ func TestCanceledBefore(t *testing.T) {
 	canceled, cancel := context.WithCancel(ctx)
 	cancel()
 	require.ErrorIs(t, jobs[0].Barrier(canceled), context.Canceled)
-	errs := make([]error, 2)
-	each(2, func(rank int) { errs[rank] = jobs[rank].Barrier(ctx) })
-	require.NoError(t, errors.Join(errs...))
+	require.NoError(t, barrier(ctx, jobs))
 }
 
 // Calls of several goroutines take turns.
@@ -600,8 +596,7 @@ func TestServerLost(t *testing.T) {
 
 func TestServeContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(ranks.Within(t))
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	ln := ranks.Listen(t)
 	s, err := Serve(ctx, ln, ServerOptions{Size: 1, Insecure: true})
 	require.NoError(t, err)
 	waiting, stop := context.WithCancel(t.Context())
@@ -620,9 +615,8 @@ func TestServeOptions(t *testing.T) {
 		{Size: 1, Secret: secret, Insecure: true},
 		{Size: 1, Secret: secret, Job: strings.Repeat("j", 65)},
 	} {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-		_, err = Serve(t.Context(), ln, o)
+		ln := ranks.Listen(t)
+		_, err := Serve(t.Context(), ln, o)
 		require.ErrorIs(t, err, ErrOptions)
 		_, err = ln.Accept()
 		require.ErrorIs(t, err, net.ErrClosed)
@@ -677,9 +671,7 @@ func TestWrongSecret(t *testing.T) {
 	require.ErrorIs(t, err, proof.ErrInsecure)
 	// And ranks that know it are not disturbed.
 	jobs := w.joinAll(t)
-	errs := make([]error, 2)
-	each(2, func(rank int) { errs[rank] = jobs[rank].Barrier(ctx) })
-	require.NoError(t, errors.Join(errs...))
+	require.NoError(t, barrier(ctx, jobs))
 }
 
 // Each refusal is a warning once, and strangers cause no more than maxWarnings. Those of ranks
@@ -687,11 +679,8 @@ func TestWrongSecret(t *testing.T) {
 func TestRefusalsAreToldOnce(t *testing.T) {
 	w := newWorld(t, 2, maxStrangers)
 	stranger := func(rank int) {
-		conn, err := net.Dial("tcp", w.Addr().String())
-		require.NoError(t, err)
-		defer conn.Close()
-		require.NoError(t, conn.SetDeadline(time.Now().Add(limit)))
-		_, err = proof.Dial(conn, proof.Params{
+		conn := ranks.Dial(t, w.Addr().String())
+		_, err := proof.Dial(conn, proof.Params{
 			Secret: []byte("some other secret of a test"), Protocol: protocolName, Major: protocolMajor, Job: w.env.Job, Self: rankID(rank),
 		}, nil)
 		require.ErrorIs(t, err, proof.ErrRefused) // after the line in the log
@@ -722,11 +711,8 @@ func TestRefusalsAreToldOnce(t *testing.T) {
 // An identity that was proved is the one that joins.
 func TestJoinAsAnother(t *testing.T) {
 	w := newWorld(t, 2, maxStrangers)
-	conn, err := net.Dial("tcp", w.Addr().String())
-	require.NoError(t, err)
-	defer conn.Close()
-	require.NoError(t, conn.SetDeadline(time.Now().Add(limit)))
-	_, err = proof.Dial(conn, proof.Params{
+	conn := ranks.Dial(t, w.Addr().String())
+	_, err := proof.Dial(conn, proof.Params{
 		Secret: w.env.Secret, Protocol: protocolName, Major: protocolMajor, Job: w.env.Job, Self: rankID(1),
 	}, nil)
 	require.NoError(t, err)
@@ -744,10 +730,7 @@ func TestStrangers(t *testing.T) {
 	const size, most = 4, 8
 	w := newWorld(t, size, most)
 	dial := func() net.Conn {
-		conn, err := net.Dial("tcp", w.Addr().String())
-		require.NoError(t, err)
-		t.Cleanup(func() { conn.Close() })
-		require.NoError(t, conn.SetDeadline(time.Now().Add(limit)))
+		conn := ranks.Dial(t, w.Addr().String())
 		return conn
 	}
 	for _, say := range []string{
@@ -793,12 +776,9 @@ func TestStrangers(t *testing.T) {
 // A rank that gives without ever reading does not make the server grow.
 func TestRankDoesNotRead(t *testing.T) {
 	w := newWorld(t, 1, maxStrangers)
-	conn, err := net.Dial("tcp", w.Addr().String())
-	require.NoError(t, err)
-	defer conn.Close()
-	require.NoError(t, conn.SetDeadline(time.Now().Add(limit)))
+	conn := ranks.Dial(t, w.Addr().String())
 	e := w.env
-	_, _, _, err = introduce(conn, &e, false, func() error { return nil })
+	_, _, _, err := introduce(conn, &e, false, func() error { return nil })
 	require.NoError(t, err)
 	data := make([]byte, MaxData)
 	for round := range uint32(1000) {
@@ -834,13 +814,10 @@ func (l *flaky) Accept() (net.Conn, error) {
 func TestAcceptFails(t *testing.T) {
 	ctx := ranks.Within(t)
 	for _, failures := range []int{3, math.MaxInt} {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
+		ln := ranks.Listen(t)
 		s, err := Serve(ctx, &flaky{Listener: ln, failures: failures}, ServerOptions{Size: 1, Insecure: true})
 		require.NoError(t, err)
-		stranger, err := net.Dial("tcp", ln.Addr().String())
-		require.NoError(t, err)
-		defer stranger.Close()
+		stranger := ranks.Dial(t, ln.Addr().String())
 		_, err = stranger.Read(make([]byte, 1))
 		require.ErrorIs(t, err, io.EOF)
 		if failures == 3 {
@@ -854,16 +831,14 @@ func TestAcceptFails(t *testing.T) {
 
 // TestAcceptFailsAgain: strangers that come and go while there are no descriptors are told of once.
 func TestAcceptFailsAgain(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	ln := ranks.Listen(t)
 	var log logbuf.Buffer
 	o := ServerOptions{Size: 1, Insecure: true, Logger: slog.New(slog.NewTextHandler(&log, nil))}
 	s, err := Serve(ranks.Within(t), &flaky{Listener: ln, failures: -1}, o)
 	require.NoError(t, err)
 	for range 5 {
-		stranger, err := net.Dial("tcp", ln.Addr().String())
-		require.NoError(t, err)
-		_, err = stranger.Read(make([]byte, 1))
+		stranger := ranks.Dial(t, ln.Addr().String())
+		_, err := stranger.Read(make([]byte, 1))
 		require.ErrorIs(t, err, io.EOF)
 		require.NoError(t, stranger.Close())
 	}
@@ -874,15 +849,14 @@ func TestAcceptFailsAgain(t *testing.T) {
 // Join waits for a rendezvous that is not there yet.
 func TestServerComesLate(t *testing.T) {
 	ctx := ranks.Within(t)
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	ln := ranks.Listen(t)
 	addr := ln.Addr().String()
 	require.NoError(t, ln.Close())
 	env := variables("SLUICE_RANK=0", "SLUICE_SIZE=2", "SLUICE_INSECURE=1", "SLUICE_LAUNCHER=run", "SLUICE_SERVER="+addr)
 
 	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer cancel()
-	_, err = joinFrom(short, env)
+	_, err := joinFrom(short, env)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorContains(t, err, addr)
 
@@ -912,12 +886,10 @@ func TestServerComesLate(t *testing.T) {
 // A rendezvous that accepts and says nothing holds a rank no longer than its
 // context.
 func TestMuteServer(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer ln.Close()
+	ln := ranks.Listen(t)
 	ctx, cancel := context.WithTimeout(ranks.Within(t), 50*time.Millisecond)
 	defer cancel()
-	_, err = joinFrom(ctx, variables("SLUICE_RANK=0", "SLUICE_SIZE=2", "SLUICE_INSECURE=1", "SLUICE_SERVER="+ln.Addr().String()))
+	_, err := joinFrom(ctx, variables("SLUICE_RANK=0", "SLUICE_SIZE=2", "SLUICE_INSECURE=1", "SLUICE_SERVER="+ln.Addr().String()))
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 }
 

@@ -36,8 +36,7 @@ func serveLate(t *testing.T, s startup.Server, connected int) *impiServer {
 	if s.Auth == 0 && s.Key == 0 {
 		s.Auth = startup.AuthNone
 	}
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	ln := ranks.Listen(t)
 	v := &impiServer{addr: ln.Addr().String(), done: make(chan struct{})}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	go func() {

@@ -32,10 +32,7 @@ var acts = map[string]func([]string) int{
 	"exchange": func([]string) int {
 		return withJob(func(ctx context.Context, j *Job) error {
 			for round, size := range []int{10, MaxData, 0, 5000} {
-				got, err := j.Exchange(ctx, payload(j.Rank(), round, size))
-				if err != nil {
-					return err
-				}
+				got := ranks.Must(j.Exchange(ctx, payload(j.Rank(), round, size)))
 				if len(got) != j.Size() {
 					return fmt.Errorf("%d parts in a job of %d", len(got), j.Size())
 				}
@@ -45,19 +42,13 @@ var acts = map[string]func([]string) int{
 					}
 				}
 			}
-			secrets, err := j.Exchange(ctx, j.Secret())
-			if err != nil {
-				return err
-			}
+			secrets := ranks.Must(j.Exchange(ctx, j.Secret()))
 			for _, s := range secrets {
 				if !bytes.Equal(s, j.Secret()) {
 					return errors.New("another secret")
 				}
 			}
-			ids, err := j.Exchange(ctx, []byte(j.ID()))
-			if err != nil {
-				return err
-			}
+			ids := ranks.Must(j.Exchange(ctx, []byte(j.ID())))
 			for _, id := range ids {
 				if string(id) != j.ID() || len(id) == 0 {
 					return fmt.Errorf("job %q here, %q there", j.ID(), id)
@@ -246,10 +237,7 @@ func TestOpenMPI(t *testing.T) {
 	}
 	t.Run("PMIx", func(t *testing.T) {
 		need.Probe(t, "libpmix.so.2", pmix.Open(""))
-		sizes := []int{3}
-		if need.WantLong() {
-			sizes = []int{5, 1}
-		}
+		sizes := need.InLong([]int{3}, []int{5, 1})
 		for _, n := range sizes {
 			o := mpirun("exchange", n)
 			require.Zero(t, o.status, o.text)

@@ -62,8 +62,7 @@ func TestByHand(t *testing.T) {
 // If the rendezvous already runs elsewhere, rank 0 does not run it.
 func TestByHandServed(t *testing.T) {
 	ctx := ranks.Within(t)
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	ln := ranks.Listen(t)
 	s, err := Serve(ctx, ln, ServerOptions{Size: 2, Secret: []byte("0123456789abcdef")})
 	require.NoError(t, err)
 	defer s.Close()
@@ -148,9 +147,7 @@ func TestTwinIsTold(t *testing.T) {
 func TestSilenceIsTold(t *testing.T) {
 	defer func(was time.Duration) { silencePatience = was }(silencePatience)
 	silencePatience = 0
-	mute, err := net.Listen("tcp", "127.0.0.1:0") // the kernel accepts
-	require.NoError(t, err)
-	defer mute.Close()
+	mute := ranks.Listen(t) // the kernel accepts
 	nowhere := freeAddress(t)
 	for _, c := range []struct{ name, rank, server, says string }{
 		{"no rendezvous", "1", "SLUICE_SERVER=" + nowhere, "at " + nowhere},
@@ -342,8 +339,7 @@ func TestSeveralAddresses(t *testing.T) {
 	ctx := ranks.Within(t)
 	secret := []byte("the secret of a job of a test...")
 	serve := func(job string, secret []byte) *Server {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
+		ln := ranks.Listen(t)
 		s, err := Serve(ctx, ln, ServerOptions{Size: 1, Job: job, Secret: secret})
 		require.NoError(t, err)
 		t.Cleanup(func() { s.Close() })
@@ -421,12 +417,8 @@ func TestReachable(t *testing.T) {
 // address is refused or given up, also when its queue is full.
 func TestNearby(t *testing.T) {
 	n := &nearby{silent: map[string]bool{}}
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer ln.Close()
-	conn, err := net.Dial("tcp", ln.Addr().String())
-	require.NoError(t, err)
-	defer conn.Close()
+	ln := ranks.Listen(t)
+	conn := ranks.Dial(t, ln.Addr().String())
 	late := &net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}
 	n.failed("a", late)
 	require.False(t, n.some.Load(), "nothing has accepted")

@@ -23,13 +23,11 @@ import (
 // knock has a process that says it is a rank prove itself, with what spoil changes, and say something more.
 func (w *world) knock(t *testing.T, rank uint32, spoil func(*proof.Params), says ...message) error {
 	t.Helper()
-	conn, err := net.Dial("tcp", w.Addr().String())
-	require.NoError(t, err)
+	conn := ranks.Dial(t, w.Addr().String())
 	defer conn.Close()
-	require.NoError(t, conn.SetDeadline(time.Now().Add(limit)))
 	p := w.env.proofParams(rank)
 	spoil(&p)
-	_, err = proof.Dial(conn, p, nil)
+	_, err := proof.Dial(conn, p, nil)
 	for _, m := range says {
 		if err == nil {
 			_, err = conn.Write(m.Append(nil))
@@ -65,9 +63,7 @@ func TestStrangersEndNothing(t *testing.T) {
 	w.mu.Unlock()
 	second := w.join(t, 1)
 	jobs := []*Job{first, second}
-	errs := make([]error, 2)
-	each(2, func(rank int) { errs[rank] = jobs[rank].Barrier(ctx) })
-	require.NoError(t, errors.Join(errs...))
+	require.NoError(t, barrier(ctx, jobs))
 
 	// It has begun.
 	own := func(*proof.Params) {}
@@ -76,18 +72,14 @@ func TestStrangersEndNothing(t *testing.T) {
 	require.NoError(t, w.knock(t, 1, own, join{rank: 1, size: 3}))
 	require.ErrorIs(t, w.knock(t, 1, func(p *proof.Params) { p.Major = 9 }), proof.ErrVersion)
 	w.waitFor(t, "no stranger left", func() bool { return len(w.strangers) == 0 })
-	each(2, func(rank int) { errs[rank] = jobs[rank].Barrier(ctx) })
-	require.NoError(t, errors.Join(errs...))
+	require.NoError(t, barrier(ctx, jobs))
 }
 
 // TestFlood: strangers displace no connection of a rank that has proved itself.
 func TestFlood(t *testing.T) {
 	w := newWorld(t, 1, 0)
 	dial := func() net.Conn {
-		conn, err := net.Dial("tcp", w.Addr().String())
-		require.NoError(t, err)
-		t.Cleanup(func() { conn.Close() })
-		require.NoError(t, conn.SetDeadline(time.Now().Add(limit)))
+		conn := ranks.Dial(t, w.Addr().String())
 		return conn
 	}
 	rank := dial()
@@ -106,8 +98,7 @@ func TestFlood(t *testing.T) {
 
 // TestDropped: a rank whose connection a flooded rendezvous drops tries again, whenever that is.
 func TestDropped(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	ln := ranks.Listen(t)
 	e := Environment{Size: 1, LocalSize: 1, Server: ln.Addr().String(), Job: "test", Secret: []byte("the secret of a job of a test..."), Launched: true}
 	type result struct {
 		job *Job

@@ -306,9 +306,7 @@ func (f *fakePMI) joinAll(ctx context.Context, t *testing.T, env ...string) []*J
 }
 
 func closeAll(t *testing.T, jobs []*Job) {
-	errs := make([]error, len(jobs))
-	each(len(jobs), func(rank int) { errs[rank] = jobs[rank].Close() })
-	require.NoError(t, errors.Join(errs...))
+	ranks.Each(t, len(jobs), func(rank int) error { return jobs[rank].Close() })
 	for _, j := range jobs {
 		require.NoError(t, j.Close(), "a second time")
 		require.ErrorIs(t, j.Err(), ErrClosed)

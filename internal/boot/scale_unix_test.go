@@ -26,17 +26,10 @@ const addressSize = 8 + 2 + 2 + 128/8 + 4*16
 // TestThousandRanks: the rendezvous, with its ranks in another process, costs rank
 // 0 what docs/scale.md says.
 func TestThousandRanks(t *testing.T) {
-	size := 300
-	switch {
-	case testing.Short():
-		size = 100
-	case need.WantLong():
-		size = 1000
-	}
+	size := need.ByForm(100, 300, 1000)
 	need.Files(t, uint64(size+100))
 	ctx := ranks.Within(t)
-	inner, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	inner := ranks.Listen(t)
 	ln := &meter{Listener: inner}
 	before := footprint()
 	w := serveWorld(t, ln, size, maxStrangers)

@@ -154,9 +154,7 @@ func awaitStop(t *testing.T, cmd *exec.Cmd) {
 func TestStoppedUnderPMI(t *testing.T) {
 	need.Full(t)
 	t.Parallel() // it waits
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer ln.Close()
+	ln := ranks.Listen(t)
 	cmd := ranks.Command(ranks.Within(t), "brief", "false")
 	cmd.Env = append(WithoutLauncher(cmd.Env), "PMI_PORT="+ln.Addr().String(), "PMI_ID=0")
 	var out strings.Builder

@@ -11,20 +11,19 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // TestGuarded: however a connection to a silent host is read or written, the error says so.
 func TestGuarded(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	conn, err := net.Dial("tcp", l.Addr().String())
-	require.NoError(t, err)
+	l := ranks.Listen(t)
+	conn := ranks.Dial(t, l.Addr().String())
 	g := &Guarded{Conn: conn}
 	defer g.Close()
 	g.fail(syscall.ETIMEDOUT)
 	bytes := func() *net.Buffers { return &net.Buffers{[]byte("a"), []byte("b")} }
-	_, err = WriteBuffers(g, bytes())
+	_, err := WriteBuffers(g, bytes())
 	require.ErrorIs(t, err, syscall.ETIMEDOUT)
 	_, err = bytes().WriteTo(g)
 	require.ErrorIs(t, err, syscall.ETIMEDOUT)
@@ -37,17 +36,13 @@ func TestGuarded(t *testing.T) {
 
 // TestSpare: a connection within this host has no probes, and is not watched.
 func TestSpare(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
+	l := ranks.Listen(t)
 	for name, spare := range map[string]func(*testing.T, net.Conn){
 		"Spare": func(t *testing.T, conn net.Conn) { require.NoError(t, Spare(conn)) },
 		"Keep":  func(t *testing.T, conn net.Conn) { require.Same(t, conn, Keep(conn, time.Minute)) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			a, err := net.Dial("tcp", l.Addr().String())
-			require.NoError(t, err)
-			defer a.Close()
+			a := ranks.Dial(t, l.Addr().String())
 			require.True(t, Local(a))
 			spare(t, a)
 			raw, err := a.(*net.TCPConn).SyscallConn()

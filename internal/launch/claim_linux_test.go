@@ -138,8 +138,7 @@ func TestFreeRanks(t *testing.T) {
 	o.Stdout = &out
 	for range 2 {
 		out.Reset()
-		_, err := Run(procs.Within(t), o)
-		require.NoError(t, err)
+		ran(t, o)
 		for rank := range n {
 			require.Contains(t, out.String(), fmt.Sprintf("%d %d 1 1\n", rank, cpus[rank]))
 		}

@@ -92,8 +92,7 @@ func TestFleetStatus(t *testing.T) {
 			t.Parallel()
 			o := across(t, options(t, 4, c.act[0], c.act[1:]...), "")
 			o.OnFailure = c.policy
-			r, err := Run(procs.Within(t), o)
-			require.NoError(t, err)
+			r := ran(t, o)
 			if c.want != nil {
 				require.Equal(t, c.want, r.Status)
 			}
@@ -111,8 +110,7 @@ func TestFleetStreams(t *testing.T) {
 	text := strings.Repeat("a line of input\n", 3*wire.Window/16)
 	o := across(t, options(t, 4, "cat"), "")
 	o.Stdin, o.Stdout, o.Stderr, o.Prefix = strings.NewReader(text), &out, &stderr, true
-	r, err := Run(procs.Within(t), o)
-	require.NoError(t, err)
+	r := ran(t, o)
 	require.Zero(t, r.ExitStatus())
 	require.Equal(t, strings.ReplaceAll(text, "a line", "[0] a line"), out.String())
 	for rank, n := range []int{len(text), 0, 0, 0} {
@@ -122,8 +120,7 @@ func TestFleetStreams(t *testing.T) {
 	out.Reset()
 	o = across(t, options(t, 4, "lines", "500"), "")
 	o.Stdout, o.Prefix = &out, true
-	_, err = Run(procs.Within(t), o)
-	require.NoError(t, err)
+	ran(t, o)
 	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
 	require.Len(t, lines, 4*501)
 	for _, line := range lines {
@@ -147,8 +144,7 @@ func TestFleetUnreadInput(t *testing.T) {
 	r := startRun(t, o)
 	r.out.next(t, 2)
 	r.cancel()
-	<-r.done
-	require.ErrorIs(t, r.err, context.Canceled)
+	r.ended(t, context.Canceled)
 }
 
 // Where this process cannot write, ranks get a broken pipe.
@@ -178,9 +174,7 @@ func TestFleetSignals(t *testing.T) {
 		require.Equal(t, fmt.Sprintf("[%d] got %d", rank, syscall.SIGUSR1), line)
 	}
 	require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGUSR2))
-	<-r.done
-	require.NoError(t, r.err)
-	require.Equal(t, []int{0, 0, 0, 0}, r.result.Status)
+	require.Equal(t, []int{0, 0, 0, 0}, r.ended(t, nil).Status)
 
 	o = across(t, options(t, 3, "stubborn"), "")
 	o.KillGrace = 50 * time.Millisecond
@@ -229,8 +223,7 @@ func TestFleetNoise(t *testing.T) {
 	var out, stderr bytes.Buffer
 	o := across(t, options(t, 2, "exit", "0", "0"), `echo Welcome; echo "last login" >&2`)
 	o.Stdout, o.Stderr = &out, &stderr
-	_, err := Run(procs.Within(t), o)
-	require.NoError(t, err)
+	ran(t, o)
 	require.Empty(t, out.String()+stderr.String())
 }
 
@@ -261,8 +254,7 @@ func TestFleetFolder(t *testing.T) {
 	var out bytes.Buffer
 	o := across(t, options(t, 2, ""), "cd /")
 	o.Args, o.Dir, o.Stdout = []string{"pwd"}, "run", &out
-	_, err = Run(procs.Within(t), o)
-	require.NoError(t, err)
+	ran(t, o)
 	require.Equal(t, strings.Repeat(here+"\n", 2), out.String())
 }
 
@@ -298,8 +290,7 @@ func TestFleetLost(t *testing.T) {
 			_, err = fmt.Sscan(string(text), &agent)
 			require.NoError(t, err)
 			require.NoError(t, syscall.Kill(agent, c.signal))
-			<-r.done
-			require.ErrorIs(t, r.err, ErrLost)
+			r.ended(t, ErrLost)
 			require.ErrorContains(t, r.err, "host b (ranks 2-3)")
 			require.ErrorContains(t, r.err, c.says)
 			require.Equal(t, []int{143, 143, lostStatus, lostStatus}, r.result.Status)
@@ -342,8 +333,7 @@ func TestFleetInterrupted(t *testing.T) {
 	_, err := os.ReadFile(here)
 	require.NoError(t, err)
 	require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGTERM))
-	<-r.done
-	require.NoError(t, r.err)
+	r.ended(t, nil)
 	require.Equal(t, syscall.SIGTERM, r.result.Interrupted)
 }
 
@@ -360,9 +350,7 @@ func TestPrograms(t *testing.T) {
 			o.Hosts = &Hosts{List: []Host{{Name: "a", Slots: 1}, {Name: "b", Slots: 2}}, Shell: shell(t, "")}
 		}
 		o.Stdout, o.Prefix = &out, true
-		r, err := Run(procs.Within(t), o)
-		require.NoError(t, err)
-		require.Equal(t, []int{0, 0, 0}, r.Status)
+		require.Equal(t, []int{0, 0, 0}, ran(t, o).Status)
 		for _, line := range []string{"[0] first b c\n", "[1] second  " + dir + "\n", "[2] second  " + dir + "\n"} {
 			require.Contains(t, out.String(), line)
 		}
@@ -424,8 +412,7 @@ func TestCopyFolder(t *testing.T) {
 		var out bytes.Buffer
 		o := across(t, options(t, 2, ""), "export TMPDIR="+t.TempDir())
 		o.Args, o.Dir, o.Stdout, o.Hosts.Copy = []string{"./tool"}, dir, &out, copied
-		_, err := Run(procs.Within(t), o)
-		require.NoError(t, err)
+		ran(t, o)
 		require.Equal(t, strings.Repeat(dir+"\n", 2), out.String())
 	}
 }

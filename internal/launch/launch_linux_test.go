@@ -55,8 +55,7 @@ func TestGrandchildLeft(t *testing.T) {
 	var out bytes.Buffer
 	o := options(t, 1, "parent", "leave")
 	o.Stdout, o.Stderr = &out, &out
-	r, err := Run(procs.Within(t), o)
-	require.NoError(t, err)
+	r := ran(t, o)
 	require.Zero(t, r.ExitStatus())
 	pid := childOf(t, out.String())
 	// It was killed before its parent was reaped; init may not have reaped it.
@@ -80,8 +79,7 @@ func TestEscaped(t *testing.T) {
 	var out bytes.Buffer
 	o := options(t, 1, "parent", "escape")
 	o.Stdout, o.Stderr = &out, &out
-	_, err := Run(procs.Within(t), o)
-	require.NoError(t, err)
+	ran(t, o)
 	pid := childOf(t, out.String())
 	fd := procs.Watch(t, pid)
 	require.NoError(t, unix.Kill(pid, syscall.SIGKILL))
@@ -106,8 +104,7 @@ func TestBind(t *testing.T) {
 	}
 	var out bytes.Buffer
 	o.Stdout = &out
-	_, err = Run(procs.Within(t), o)
-	require.NoError(t, err)
+	ran(t, o)
 	for rank := range size {
 		require.Contains(t, out.String(), fmt.Sprintf("%d %d 1 1\n", rank, cpus[rank*len(cpus)/size]))
 	}
@@ -275,8 +272,7 @@ func TestTerminal(t *testing.T) {
 	var out bytes.Buffer
 	o := options(t, 2, "cat")
 	o.Stdin, o.Stdout = slave, &out
-	_, err = Run(procs.Within(t), o)
-	require.NoError(t, err)
+	ran(t, o)
 	require.Equal(t, "typed\n", out.String())
 }
 
@@ -343,8 +339,7 @@ func TestManyRanks(t *testing.T) {
 		r.out.next(t, manyRanks)
 		require.Less(t, threads(t)-before, manyRanks/2)
 		require.NoError(t, syscall.Kill(os.Getpid(), s))
-		<-r.done
-		require.NoError(t, r.err)
+		r.ended(t, nil)
 		require.Nil(t, r.result.Interrupted)
 		require.Equal(t, 128+int(s), r.result.ExitStatus())
 		for _, status := range r.result.Status {

@@ -236,6 +236,14 @@ func options(t *testing.T, size int, do string, args ...string) Options {
 	return Options{Size: size, Args: append([]string{procs.Program()}, args...), Env: procs.Environ(do)}
 }
 
+// ran runs a job, which must have been started and have ended.
+func ran(t *testing.T, o Options) Result {
+	t.Helper()
+	r, err := Run(procs.Within(t), o)
+	require.NoError(t, err)
+	return r
+}
+
 func TestExitStatus(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -254,8 +262,7 @@ func TestExitStatus(t *testing.T) {
 			t.Parallel()
 			o := options(t, len(c.status), "exit", c.status...)
 			o.OnFailure = c.policy
-			r, err := Run(procs.Within(t), o)
-			require.NoError(t, err)
+			r := ran(t, o)
 			require.Equal(t, c.want, r.Status)
 			require.Equal(t, c.first, r.First)
 			require.Equal(t, c.exit, r.ExitStatus())
@@ -293,8 +300,7 @@ func TestKill(t *testing.T) {
 			t.Parallel()
 			o := options(t, 3, "fail", "1")
 			o.KillGrace = c.grace
-			r, err := Run(procs.Within(t), o)
-			require.NoError(t, err)
+			r := ran(t, o)
 			require.Equal(t, []int{c.want, 7, c.want}, r.Status)
 			require.Equal(t, 1, r.First)
 			require.Equal(t, 7, r.ExitStatus())
@@ -366,20 +372,32 @@ func startRun(t *testing.T, o Options) *running {
 	return r
 }
 
-// A rank that does not end on SIGTERM is killed after the grace.
-func TestStubborn(t *testing.T) {
-	o := options(t, 2, "stubborn")
-	o.KillGrace = 50 * time.Millisecond
-	r := startRun(t, o)
-	r.out.next(t, 2)
-	r.cancel()
+// ended waits for the end of a run, which must be for that reason, and returns its result.
+func (r *running) ended(t *testing.T, reason error) Result {
+	t.Helper()
 	<-r.done
-	require.ErrorIs(t, r.err, context.Canceled)
-	require.Equal(t, []int{137, 137}, r.result.Status)
-	require.Equal(t, -1, r.result.First)
+	require.ErrorIs(t, r.err, reason)
+	return r.result
 }
 
-// One SIGTERM ends a job: ranks are told once, and killed after the grace.
+// TestContext: ranks of a job whose context ends get SIGTERM; those that do not end are killed after
+// the grace.
+func TestContext(t *testing.T) {
+	for act, status := range map[string]int{"wait": 143, "stubborn": 137} {
+		o := options(t, 2, act)
+		if act == "stubborn" {
+			o.KillGrace = 50 * time.Millisecond
+		}
+		r := startRun(t, o)
+		require.Equal(t, []string{"[0] ready", "[1] ready"}, r.out.next(t, 2))
+		r.cancel()
+		result := r.ended(t, context.Canceled)
+		require.Equal(t, []int{status, status}, result.Status, act)
+		require.Equal(t, -1, result.First, act)
+	}
+}
+
+// One SIGTERM ends a job: ranks are killed after the grace.
 func TestTerminated(t *testing.T) {
 	o := options(t, 2, "stubborn")
 	o.Signals = Signals()
@@ -387,22 +405,9 @@ func TestTerminated(t *testing.T) {
 	r := startRun(t, o)
 	r.out.next(t, 2)
 	require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGTERM))
-	<-r.done
-	require.NoError(t, r.err)
+	r.ended(t, nil)
 	require.Equal(t, []int{137, 137}, r.result.Status)
 	require.Equal(t, 137, r.result.ExitStatus(), "a terminated job is no success")
-
-	o = options(t, 2, "catch")
-	o.Signals = Signals()
-	o.KillGrace = limit
-	r = startRun(t, o)
-	r.out.next(t, 2)
-	require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGTERM))
-	require.Equal(t, []string{"[0] got 15", "[1] got 15"}, r.out.next(t, 2))
-	require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGUSR2))
-	<-r.done
-	require.NoError(t, r.err)
-	require.Equal(t, []int{0, 0}, r.result.Status)
 }
 
 // SIGTERM ends a job whose output nothing takes, here and with agents.
@@ -434,32 +439,24 @@ func TestTerminatedUnread(t *testing.T) {
 	}
 }
 
-func TestContext(t *testing.T) {
-	r := startRun(t, options(t, 2, "wait"))
-	require.Equal(t, []string{"[0] ready", "[1] ready"}, r.out.next(t, 2))
-	r.cancel()
-	<-r.done
-	require.ErrorIs(t, r.err, context.Canceled)
-	require.Equal(t, []int{143, 143}, r.result.Status)
-}
-
+// TestSignals: each is passed on to the ranks, which go on after the one of a job that means the end.
 func TestSignals(t *testing.T) {
-	o := options(t, 2, "catch")
-	o.Signals = Signals()
-	r := startRun(t, o)
-	r.out.next(t, 2)
-	for _, s := range []syscall.Signal{syscall.SIGUSR1, syscall.SIGCONT, syscall.SIGHUP} {
-		if signal.Ignored(s) {
-			continue // nohup(1): it stays ignored, here and in the ranks
+	for _, signals := range [][]syscall.Signal{{syscall.SIGUSR1, syscall.SIGCONT, syscall.SIGHUP}, {syscall.SIGTERM}} {
+		o := options(t, 2, "catch")
+		o.Signals, o.KillGrace = Signals(), limit
+		r := startRun(t, o)
+		r.out.next(t, 2)
+		for _, s := range signals {
+			if signal.Ignored(s) {
+				continue // nohup(1): it stays ignored, here and in the ranks
+			}
+			require.NoError(t, syscall.Kill(os.Getpid(), s))
+			want := []string{fmt.Sprintf("[0] got %d", s), fmt.Sprintf("[1] got %d", s)}
+			require.Equal(t, want, r.out.next(t, 2))
 		}
-		require.NoError(t, syscall.Kill(os.Getpid(), s))
-		want := []string{fmt.Sprintf("[0] got %d", s), fmt.Sprintf("[1] got %d", s)}
-		require.Equal(t, want, r.out.next(t, 2))
+		require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGUSR2))
+		require.Equal(t, []int{0, 0}, r.ended(t, nil).Status, "after %v", signals)
 	}
-	require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGUSR2))
-	<-r.done
-	require.NoError(t, r.err)
-	require.Equal(t, []int{0, 0}, r.result.Status)
 }
 
 // The second signal that means the end is not left to the ranks any more, the
@@ -484,8 +481,7 @@ func TestImpatience(t *testing.T) {
 				r.out.next(t, 2)
 			}
 		}
-		<-r.done
-		require.NoError(t, r.err)
+		r.ended(t, nil)
 		require.Equal(t, []int{137, 137}, r.result.Status)
 		require.Equal(t, 137, r.result.ExitStatus(), "an interrupted job is no success")
 	}
@@ -499,8 +495,7 @@ func TestExchange(t *testing.T) {
 		want = append(want, fmt.Sprintf("[%d] %d 4 %d 4 [[0] [1] [2] [3]]", rank, rank, rank))
 	}
 	require.Equal(t, want, r.out.next(t, size))
-	<-r.done
-	require.NoError(t, r.err)
+	r.ended(t, nil)
 	require.Zero(t, r.result.ExitStatus())
 }
 
@@ -509,8 +504,7 @@ func TestContinue(t *testing.T) {
 	o.OnFailure = Continue
 	var out bytes.Buffer
 	o.Stdout = &out
-	r, err := Run(procs.Within(t), o)
-	require.NoError(t, err)
+	r := ran(t, o)
 	require.Equal(t, []int{0, 137, 0}, r.Status)
 	require.Equal(t, 1, r.First)
 	require.Equal(t, 137, r.ExitStatus())
@@ -519,17 +513,14 @@ func TestContinue(t *testing.T) {
 }
 
 func TestEndsWithoutJoining(t *testing.T) {
-	r, err := Run(procs.Within(t), options(t, 2, "absent"))
-	require.NoError(t, err)
-	require.Equal(t, []int{0, 0}, r.Status)
+	require.Equal(t, []int{0, 0}, ran(t, options(t, 2, "absent")).Status)
 }
 
 func TestAbort(t *testing.T) {
 	for _, policy := range []OnFailure{Kill, Continue} {
 		o := options(t, 3, "abort", "42")
 		o.OnFailure = policy
-		r, err := Run(procs.Within(t), o)
-		require.NoError(t, err)
+		r := ran(t, o)
 		require.Equal(t, &boot.AbortError{Rank: 1, Code: 42, Why: "this is why"}, r.Abort)
 		require.Equal(t, 42, r.ExitStatus())
 	}
@@ -542,8 +533,7 @@ func TestEnvironment(t *testing.T) {
 	o.Dir = t.TempDir()
 	var out bytes.Buffer
 	o.Stdout = &out
-	_, err := Run(procs.Within(t), o)
-	require.NoError(t, err)
+	ran(t, o)
 	got := make(map[string]string)
 	for line := range strings.Lines(out.String()) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
@@ -571,8 +561,7 @@ func TestPrefix(t *testing.T) {
 	var out bytes.Buffer
 	o := options(t, size, "lines", strconv.Itoa(n))
 	o.Stdout, o.Stderr, o.Prefix = &out, &out, true
-	r, err := Run(procs.Within(t), o)
-	require.NoError(t, err)
+	r := ran(t, o)
 	require.Zero(t, r.ExitStatus())
 	lines := make(map[int][]string)
 	for line := range strings.Lines(out.String()) {
@@ -630,8 +619,7 @@ func TestFiles(t *testing.T) {
 	defer f.Close()
 	o := options(t, 1, "lines", "1")
 	o.Stdout = f
-	_, err = Run(procs.Within(t), o)
-	require.NoError(t, err)
+	ran(t, o)
 	b, err := os.ReadFile(f.Name())
 	require.NoError(t, err)
 	require.Equal(t, "line 0 of rank 0\nno end", string(b))
@@ -724,8 +712,7 @@ func TestOneWriter(t *testing.T) {
 	var w exclusive
 	o := options(t, 4, "lines", "100")
 	o.Stdout, o.Stderr = &w, &w
-	_, err := Run(procs.Within(t), o)
-	require.NoError(t, err)
+	ran(t, o)
 	require.False(t, w.clash)
 }
 

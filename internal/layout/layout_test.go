@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
 // draw makes a shape of n bytes without overlap: parts in any order over one or several slices,
@@ -63,10 +65,7 @@ func TestMove(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %#x", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
-	rounds := 2000
-	if testing.Short() {
-		rounds = 400
-	}
+	rounds := need.InShort(400, 2000)
 	for range rounds {
 		n := r.IntN(3000)
 		if r.IntN(20) == 0 {

@@ -9,18 +9,19 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // SLUICE_PORTS: every listener at a port of the system's choice has one of these, until none is left.
 func TestPorts(t *testing.T) {
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
+	l := ranks.Listen(t)
 	first := l.Addr().(*net.TCPAddr).Port
 	last := min(first+5, 65535)
 	value := strconv.Itoa(first) + "-" + strconv.Itoa(last)
 	t.Setenv(EnvPorts, value)
 	seen := map[int]bool{first: true}
+	var err error
 	for {
 		var ln net.Listener
 		if ln, err = ListenLoopback(t.Context()); err != nil {

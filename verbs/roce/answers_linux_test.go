@@ -23,10 +23,7 @@ func TestDriverCatchesUp(t *testing.T) {
 	}
 	want := string(ends[1].mem.Bytes())
 	var wcs [1]verbs.WC
-	rounds := 5
-	if need.WantLong() {
-		rounds = 20
-	}
+	rounds := need.InLong(5, 20)
 	for range rounds {
 		clear(ends[0].mem.Bytes())
 		n, err := ends[0].qp.PostSend([]verbs.SendWR{{Opcode: verbs.OpRDMARead, Flags: verbs.SendSignaled,

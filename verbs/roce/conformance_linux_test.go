@@ -84,10 +84,7 @@ func TestConformance(t *testing.T) {
 			if c.cfg.Address != "" {
 				need.Address(t, c.cfg.Address)
 			}
-			rounds := 1
-			if need.WantLong() {
-				rounds = 2
-			}
+			rounds := need.InLong(1, 2)
 			verbstest.Run(t, verbstest.Suite{Device: loop(t), Config: c.cfg, Rounds: rounds, Only: groupsOver(wireUDP)})
 		})
 	}

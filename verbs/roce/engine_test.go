@@ -214,10 +214,7 @@ func TestOperations(t *testing.T) {
 					continue
 				}
 				t.Run(fmt.Sprintf("%s/foreign %v/%d", c.name, foreign, mtu.Bytes()), func(t *testing.T) {
-					rounds := 1
-					if need.WantLong() {
-						rounds = 2
-					}
+					rounds := need.InLong(1, 2)
 					for seed := range uint64(rounds) {
 						f, how := c.f, usual
 						f.foreign, how.mtu = foreign, mtu

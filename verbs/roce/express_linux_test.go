@@ -119,10 +119,7 @@ func TestExpress(t *testing.T) {
 			rng := rand.New(rand.NewPCG(1, 1))
 			before := [3]uint64{from.stats.sent.Load(), to[0].stats.received.Load(), to[1].stats.received.Load()}
 			var sent [2]int
-			rounds := 50
-			if need.WantLong() {
-				rounds = 200
-			}
+			rounds := need.InLong(50, 200)
 			for round := range rounds {
 				for range 1 + rng.IntN(40) {
 					i := rng.IntN(2)

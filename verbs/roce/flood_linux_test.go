@@ -175,10 +175,7 @@ func TestFlood(t *testing.T) {
 	}
 	want := append([]byte{}, ends[0].mem.Bytes()...)
 	total := int64(0)
-	least := int64(3000)
-	if need.WantLong() {
-		least = 10_000
-	}
+	least := need.InLong[int64](3000, 10_000)
 	for round := 0; round < 2 || total < least; round++ {
 		total += flooded(t, ends, flood{}, func() {
 			ends[0].writes(t, ends[1], verbs.OpRDMAWrite, messages)

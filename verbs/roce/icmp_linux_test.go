@@ -125,10 +125,7 @@ func TestForgedICMP(t *testing.T) {
 					forged = append(forged, f.message(k.kind, k.code, k.mtu, append(h.Append(nil), make([]byte, 512)...)))
 				}
 				forged = append(forged, f.message(k.kind, k.code, k.mtu, nil))
-				enough := int64(50)
-				if need.WantLong() {
-					enough = 200
-				}
+				enough := need.InLong[int64](50, 200)
 				var rounds atomic.Int64
 				var forging sync.WaitGroup
 				stop := make(chan struct{})

@@ -194,10 +194,7 @@ func TestMemoryConformance(t *testing.T) {
 			}
 			seed := uint64(time.Now().UnixNano())
 			t.Logf("faults are of seed %d", seed)
-			rounds := 1
-			if need.WantLong() {
-				rounds = 2
-			}
+			rounds := need.InLong(1, 2)
 			memories.net = newLive(seed, f)
 			defer memories.net.later.Stop()
 			verbstest.Run(t, verbstest.Suite{Device: "memory0", Local: true, Rounds: rounds, Only: groupsOver(wire),

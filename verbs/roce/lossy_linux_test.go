@@ -133,10 +133,7 @@ func TestLossyPath(t *testing.T) {
 				needXDP(t)
 				need.Networks(t)
 			}
-			messages := 16 // a thousand packets
-			if need.WantLong() {
-				messages = 64
-			}
+			messages := need.InLong(16, 64) // a thousand packets
 			ends := newLink(t, 10).connect(t, provider, messages*lossySize)
 			for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMARead} {
 				for i, e := range ends {

@@ -48,10 +48,7 @@ func TestLossyStream(t *testing.T) {
 	t.Parallel()
 	need.Full(t)
 	path := faults{delay: 100 * time.Microsecond, bytesPerSecond: 1e9, queue: time.Millisecond}
-	d := 20 * time.Millisecond
-	if need.WantLong() {
-		d = 100 * time.Millisecond
-	}
+	d := need.InLong(20*time.Millisecond, 100*time.Millisecond)
 	whole := stream(t, path, d)
 	require.Greater(t, whole, 0.8e9)
 	path.drop = 0.01

@@ -55,8 +55,7 @@ func newSide(t testing.TB, c *Context) *side {
 	q, err := s.pd.CreateQP(verbs.ProviderQPInit{SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 16, MaxRecvWR: 16, MaxSendSGE: 4, MaxRecvSGE: 4}})
 	require.NoError(t, err)
 	s.q = q.(*QP)
-	mr, err := s.pd.AllocMR(1<<16, verbs.AccessAll)
-	require.NoError(t, err)
+	mr := allocMR(t, s.pd, 1<<16)
 	s.mr = mr.(*MR)
 	return s
 }
@@ -319,17 +318,15 @@ func TestForbiddenToRead(t *testing.T) {
 		for i := range src {
 			src[i] = byte(i * 7)
 		}
-		from, err := a.pd.RegMR(src, verbs.AccessAll)
-		require.NoError(t, err)
-		to, err := b.pd.RegMR(dst, verbs.AccessAll)
-		require.NoError(t, err)
+		from := regMR(t, a.pd, src)
+		to := regMR(t, b.pd, dst)
 		for _, op := range []verbs.Opcode{verbs.OpSend, verbs.OpRDMAWrite, verbs.OpRDMARead} {
 			clear(dst)
 			wr := verbs.SendWR{Opcode: op, Flags: verbs.SendSignaled, SGList: []verbs.SGE{{Addr: from.Addr(), Length: 300000, LKey: from.LKey()}}, RemoteAddr: to.Addr(), RKey: to.RKey()}
 			poster := a
 			switch op {
 			case verbs.OpSend:
-				_, err = b.q.PostRecv([]verbs.RecvWR{{SGList: []verbs.SGE{{Addr: to.Addr(), Length: 300000, LKey: to.LKey()}}}})
+				_, err := b.q.PostRecv([]verbs.RecvWR{{SGList: []verbs.SGE{{Addr: to.Addr(), Length: 300000, LKey: to.LKey()}}}})
 				require.NoError(t, err)
 			case verbs.OpRDMARead:
 				poster = b
@@ -354,6 +351,29 @@ func TestForbiddenToRead(t *testing.T) {
 	require.NoError(t, y.Close())
 }
 
+// polled, allocMR and regMR are calls that must succeed.
+
+func polled(t testing.TB, q *CQ, wcs []verbs.WC) int {
+	t.Helper()
+	n, err := q.Poll(wcs)
+	require.NoError(t, err)
+	return n
+}
+
+func allocMR(t testing.TB, pd *PD, size int) verbs.ProviderMR {
+	t.Helper()
+	m, err := pd.AllocMR(size, verbs.AccessAll)
+	require.NoError(t, err)
+	return m
+}
+
+func regMR(t testing.TB, pd *PD, b []byte) verbs.ProviderMR {
+	t.Helper()
+	m, err := pd.RegMR(b, verbs.AccessAll)
+	require.NoError(t, err)
+	return m
+}
+
 // take waits for one successful completion.
 func (s *side) take(t testing.TB) verbs.WC {
 	t.Helper()
@@ -361,8 +381,7 @@ func (s *side) take(t testing.TB) verbs.WC {
 	defer cancel()
 	wcs := make([]verbs.WC, 1)
 	for {
-		n, err := s.cq.Poll(wcs)
-		require.NoError(t, err)
+		n := polled(t, s.cq, wcs)
 		if n == 1 {
 			require.NoError(t, wcs[0].Err())
 			return wcs[0]

@@ -68,9 +68,7 @@ func TestResetTellsThePeer(t *testing.T) {
 	require.False(t, b.joined(), "the inbox is free, and the peer still sends to it")
 	b.send(t, 1)
 	wcs := make([]verbs.WC, 1)
-	n, err := b.cq.Poll(wcs)
-	require.NoError(t, err)
-	require.Equal(t, 1, n)
+	require.Equal(t, 1, polled(t, b.cq, wcs))
 	require.ErrorIs(t, wcs[0].Err(), verbs.WCRetryExcErr)
 }
 
@@ -158,9 +156,7 @@ func TestSlotPackedAndPulled(t *testing.T) {
 	b.q.Unlock()
 	wcs := make([]verbs.WC, 1)
 	eventually(t, "no end", func() bool {
-		n, err := a.cq.Poll(wcs)
-		require.NoError(t, err)
-		return n == 1
+		return polled(t, a.cq, wcs) == 1
 	})
 	require.ErrorIs(t, wcs[0].Err(), verbs.WCWRFlushErr)
 	require.Equal(t, verbs.QPErr, a.q.State())
@@ -177,13 +173,11 @@ func TestSenderGoesInMidMessage(t *testing.T) {
 	b.q.publish(sl, uint8(verbs.OpSend), bitPacked, 0)
 	b.q.Unlock()
 	wcs := make([]verbs.WC, 2)
-	n, err := a.cq.Poll(wcs)
-	require.NoError(t, err)
-	require.Zero(t, n)
+	require.Zero(t, polled(t, a.cq, wcs))
 	require.NoError(t, b.q.Close())
+	n := 0
 	eventually(t, "the receive is lost", func() bool {
-		n, err = a.cq.Poll(wcs)
-		require.NoError(t, err)
+		n = polled(t, a.cq, wcs)
 		return n > 0
 	})
 	require.Equal(t, 1, n)
@@ -211,16 +205,14 @@ func TestOverrunWhileReceiving(t *testing.T) {
 	over := func() bool { return a.q.State() == verbs.QPErr }
 	wcs := make([]verbs.WC, 4)
 	for n := 0; n < 4 && !over(); {
-		k, err := b.cq.Poll(wcs)
-		require.NoError(t, err)
+		k := polled(t, b.cq, wcs)
 		n += k
 	}
 	if !over() {
 		b.send(t, 9)
 	}
 	eventually(t, "no overrun", func() bool {
-		_, err := a.cq.Poll(wcs)
-		require.NoError(t, err)
+		polled(t, a.cq, wcs)
 		return over()
 	})
 	_, err = scq.Poll(wcs)
@@ -236,10 +228,8 @@ func TestOverrunWhileReceiving(t *testing.T) {
 func TestLongWriteAfterSQD(t *testing.T) {
 	a, b := two(t)
 	const size = 4 * burst
-	from, err := a.pd.AllocMR(size, verbs.AccessAll)
-	require.NoError(t, err)
-	to, err := b.pd.AllocMR(size, verbs.AccessAll)
-	require.NoError(t, err)
+	from := allocMR(t, a.pd, size)
+	to := allocMR(t, b.pd, size)
 	from.Bytes()[size-1] = 77
 	require.NoError(t, a.q.Modify(&verbs.QPAttr{QPState: verbs.QPSQD}, verbs.MaskState))
 	n, err := a.q.PostSend([]verbs.SendWR{{WRID: 1, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, RKey: to.RKey(), RemoteAddr: to.Addr(),
@@ -342,9 +332,7 @@ func TestFlushedSendIsNotReceived(t *testing.T) {
 			t.Cleanup(unlock)
 			require.NoError(t, a.q.Modify(&verbs.QPAttr{QPState: verbs.QPErr}, verbs.MaskState))
 			wcs := make([]verbs.WC, 1)
-			n, err = a.cq.Poll(wcs)
-			require.NoError(t, err)
-			require.Equal(t, 1, n)
+			require.Equal(t, 1, polled(t, a.cq, wcs))
 			require.ErrorIs(t, wcs[0].Err(), verbs.WCWRFlushErr)
 			for i := range a.mr.Buf {
 				a.mr.Buf[i] = 99 // its owner has other things to say
@@ -354,9 +342,7 @@ func TestFlushedSendIsNotReceived(t *testing.T) {
 			b.q.progress(nil)
 			unlock()
 			eventually(t, "the receive is lost", func() bool {
-				n, err = b.cq.Poll(wcs)
-				require.NoError(t, err)
-				return n > 0
+				return polled(t, b.cq, wcs) > 0
 			})
 			require.EqualValues(t, 2, wcs[0].WRID)
 			require.ErrorIs(t, wcs[0].Err(), verbs.WCWRFlushErr)
@@ -368,8 +354,7 @@ func TestFlushedSendIsNotReceived(t *testing.T) {
 // leaked pin.
 func TestKeptRegionStaysPinned(t *testing.T) {
 	a, _ := twoWithin(t, soon)
-	mr, err := a.pd.RegMR(make([]byte, 4096), verbs.AccessAll)
-	require.NoError(t, err)
+	mr := regMR(t, a.pd, make([]byte, 4096))
 	in := a.q.in.Load()
 	in.hazard = uint64(mr.(*MR).Index()) + 1
 	require.ErrorIs(t, mr.Close(), verbs.ErrBusy)

@@ -51,10 +51,7 @@ func TestConformanceWithoutCMA(t *testing.T) {
 		require.ErrorIs(t, err, unix.EPERM, "the filter is not there")
 		return
 	}
-	groups := "SGE|Opcodes|Inline|Order|Violations|Model|Death"
-	if testing.Short() {
-		groups = "Opcodes|Model"
-	}
+	groups := need.InShort("Opcodes|Model", "SGE|Opcodes|Inline|Order|Violations|Model|Death")
 	again(t, envForbid, "^(TestConformance|TestConformanceWithoutCMA)$", groups)
 }
 

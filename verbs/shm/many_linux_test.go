@@ -55,8 +55,7 @@ func onlyNoted(t *testing.T) {
 // still polls until no work is left.
 func still(t *testing.T, q *CQ) {
 	eventually(t, "the board does not become empty", func() bool {
-		_, err := q.Poll(make([]verbs.WC, 1))
-		require.NoError(t, err)
+		polled(t, q, make([]verbs.WC, 1))
 		return q.board != nil && q.board.empty()
 	})
 }
@@ -103,9 +102,7 @@ func TestPollLooksOnlyWhereNoted(t *testing.T) {
 	}
 	wcs := make([]verbs.WC, 2*n)
 	poll := func() int {
-		k, err := cq.Poll(wcs)
-		require.NoError(t, err)
-		return k
+		return polled(t, cq, wcs)
 	}
 	for range 10 * n {
 		require.Zero(t, poll(), "a look at an inbox of which nothing is noted")
@@ -149,8 +146,7 @@ func (f *traffic) run(t *testing.T, cq *CQ, qps, rounds int, last bool) {
 			t.Errorf("%d of %d messages", f.got.Load(), qps*rounds)
 			return
 		}
-		n, err := cq.Poll(wcs)
-		require.NoError(t, err)
+		n := polled(t, cq, wcs)
 		for _, wc := range wcs[:n] {
 			require.NoError(t, wc.Err())
 			if wc.Opcode == verbs.WCSend {
@@ -307,9 +303,7 @@ func TestHostileBoard(t *testing.T) {
 			as[i].receive(t, uint64(100+i))
 			bs[i].send(t, 1)
 			eventually(t, "a message is lost", func() bool {
-				n, err := as[0].cq.Poll(wcs)
-				require.NoError(t, err)
-				return n == 1 && wcs[0].WRID == uint64(100+i)
+				return polled(t, as[0].cq, wcs) == 1 && wcs[0].WRID == uint64(100+i)
 			})
 		}
 	}

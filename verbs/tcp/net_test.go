@@ -140,9 +140,7 @@ func TestStrangers(t *testing.T) {
 			stop := make(chan struct{})
 			var storm sync.WaitGroup
 			once := func(what func(nc net.Conn)) {
-				nc, err := net.Dial("tcp", addr)
-				require.NoError(t, err)
-				nc.SetDeadline(time.Now().Add(ranks.Limit))
+				nc := ranks.Dial(t, addr)
 				what(nc)
 				nc.Close()
 			}
@@ -190,14 +188,10 @@ func TestStrangers(t *testing.T) {
 			// Half-open connections, more than are held.
 			var idle []net.Conn
 			for range maxStrangers + 50 {
-				nc, err := net.Dial("tcp", addr)
-				require.NoError(t, err)
+				nc := ranks.Dial(t, addr)
 				idle = append(idle, nc)
 			}
-			rounds := 2
-			if need.WantLong() {
-				rounds = 5
-			}
+			rounds := need.InLong(2, 5)
 			for i := range rounds {
 				qc, qd := a.qp(), b.qp()
 				if i%2 == 0 {
@@ -229,12 +223,10 @@ func TestSilentStranger(t *testing.T) {
 	leak.Check(t)
 	a := openSite(t, verbs.Config{Secret: secret, PeerTimeout: 50 * time.Millisecond})
 	for name, say := range map[string][]byte{"nothing": nil, "the beginning of a hello": []byte("SLUICE\x00\x01")} {
-		nc, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", fmt.Sprint(a.port())))
-		require.NoError(t, err)
-		defer nc.Close()
+		nc := ranks.Dial(t, net.JoinHostPort("127.0.0.1", fmt.Sprint(a.port())))
 		nc.Write(say)
 		nc.SetReadDeadline(time.Now().Add(10 * time.Second))
-		_, err = nc.Read(make([]byte, 1))
+		_, err := nc.Read(make([]byte, 1))
 		require.ErrorIs(t, err, io.EOF, name)
 	}
 }
@@ -352,10 +344,7 @@ func TestManyQPs(t *testing.T) {
 			// The first QP of b has no receive.
 			_, err := qa[0].PostSend([]verbs.SendWR{{WRID: 1000, Opcode: verbs.OpSend, Flags: verbs.SendSignaled}})
 			require.NoError(t, err)
-			rounds := 12
-			if need.WantLong() {
-				rounds = 200
-			}
+			rounds := need.InLong(12, 200)
 			for round := range rounds {
 				for i := 1; i < count; i++ {
 					n := 1 + (round*i)%5000
@@ -396,10 +385,7 @@ func TestCloseDelivers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			leak.Check(t)
 			cfg := verbs.Config{Secret: secret, Portable: portable}
-			rounds := 6
-			if need.WantLong() {
-				rounds = 20
-			}
+			rounds := need.InLong(6, 20)
 			for round := range rounds {
 				a, b := openSite(t, cfg), openSite(t, cfg)
 				qa, qb := a.qp(), b.qp()
@@ -447,13 +433,8 @@ func TestAdopted(t *testing.T) {
 			leak.Check(t)
 			b := openLab(t, portable)
 			h := b.waiting(7)
-			l, err := net.Listen("tcp", "127.0.0.1:0")
-			require.NoError(t, err)
-			defer l.Close()
-			nc, err := net.Dial("tcp", l.Addr().String())
-			require.NoError(t, err)
-			defer nc.Close()
-			nc.SetDeadline(time.Now().Add(ranks.Limit))
+			l := ranks.Listen(t)
+			nc := ranks.Dial(t, l.Addr().String())
 			accepted, err := l.Accept()
 			require.NoError(t, err)
 			require.True(t, b.a.hall.strangers.Enter(accepted))
@@ -499,10 +480,7 @@ func TestAttendance(t *testing.T) {
 		require.Equal(t, verbs.WCSuccess, b.await(1)[0].Status)
 	}
 	// a polls: its engine does not wake up.
-	rounds := uint64(200)
-	if need.WantLong() {
-		rounds = 2000
-	}
+	rounds := need.InLong[uint64](200, 2000)
 	for i := range rounds {
 		send(i)
 		for {

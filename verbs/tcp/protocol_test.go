@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -96,10 +97,7 @@ func TestCutAnywhere(t *testing.T) {
 		ends = append(ends, len(stream))
 	}
 	dst := b.reg(make([]byte, 6000))
-	step := 1
-	if testing.Short() {
-		step = 3
-	}
+	step := need.InShort(3, 1)
 	for cut := 0; cut <= len(stream); cut += step {
 		if cut > 300 && cut%97 != 0 && cut < len(stream)-100 {
 			continue // in the middle of the long one

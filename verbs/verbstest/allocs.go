@@ -15,18 +15,12 @@ import (
 func testAllocs(t *testing.T, s *suite) {
 	need.NoRace(t, "it allocates")
 	need.NoASan(t, "it allocates")
-	places := []place{loopback} // where the engine of either side counts
-	if need.WantLong() {
-		places = everywhere
-	}
+	places := need.InLong([]place{loopback}, everywhere) // where the engine of either side counts
 	s.in(t, places, func(w *world) { w.run("posting and polling", allocations) })
 }
 
 func allocations(w *world) {
-	runs := 20
-	if need.WantLong() {
-		runs = 200
-	}
+	runs := need.InLong(20, 200)
 	t, s := w.t, w.suite
 	near, far := w.pair(qpSpec{Inline: min(8, s.attr.MaxInlineData)}, usual)
 	local, remote := w.alloc(w.near, 1<<16, verbs.AccessAll, own), w.alloc(w.far, 1<<16, verbs.AccessAll, own)

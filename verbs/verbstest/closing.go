@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -113,37 +115,17 @@ func (y *yard) start(remote verbs.Endpoint, rkey uint32, addr uint64) error {
 // close closes one part and checks the answer: busy while a user of it is open,
 // closed if it was, or its context.
 func (y *yard) close(p part) error {
+	if p == partSRQ && y.srq == nil {
+		return nil
+	}
 	var want error
 	switch {
 	case !y.open[p] || !y.open[partContext]:
 		want = verbs.ErrClosed
-	default:
-		for _, u := range users[p] {
-			if y.open[u] {
-				want = verbs.ErrBusy
-			}
-		}
+	case slices.ContainsFunc(users[p], func(u part) bool { return y.open[u] }):
+		want = verbs.ErrBusy
 	}
-	var got error
-	switch p {
-	case partQP:
-		got = y.qp.Close()
-	case partSRQ:
-		if y.srq == nil {
-			return nil
-		}
-		got = y.srq.Close()
-	case partMR:
-		got = y.mr.Close()
-	case partCQ:
-		got = y.cq.Close()
-	case partChannel:
-		got = y.ch.Close()
-	case partPD:
-		got = y.pd.Close()
-	case partContext:
-		got = y.ctx.Close()
-	}
+	got := [parts]io.Closer{y.qp, y.srq, y.mr, y.cq, y.ch, y.pd, y.ctx}[p].Close()
 	if want == nil {
 		y.open[p] = false
 	}
@@ -165,13 +147,7 @@ func everyOrder(t *testing.T, s *suite) {
 	for i := range order {
 		order[i] = part(i)
 	}
-	rng, oneIn := seeded(s.Seed, t.Name()), 6
-	switch {
-	case testing.Short():
-		oneIn = 24
-	case need.WantLong():
-		oneIn = 1
-	}
+	rng, oneIn := seeded(s.Seed, t.Name()), need.ByForm(24, 6, 1)
 	permute(order[:], 0, func(order []part) {
 		if rng.IntN(oneIn) > 0 {
 			return

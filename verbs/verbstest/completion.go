@@ -241,10 +241,7 @@ func oneCQ(w *world) {
 // connected, used and closed in different orders.
 func manyPairs(w *world) {
 	rng := seeded(w.suite.Seed, w.t.Name())
-	count := 24
-	if need.WantLong() {
-		count = 64
-	}
+	count := need.InLong(24, 64)
 	count = min(count, w.suite.attr.MaxQP/4)
 	near, far := make([]*end, count), make([]*end, count)
 	for i := range count {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -104,10 +105,7 @@ func peerStopped(t *testing.T, s *suite) {
 		w.ctx = within(w.t)
 		rng := seeded(s.Seed, w.t.Name())
 		src := []*mem{w.alloc(w.far, size, 0, own).fill(1), w.alloc(w.far, size, 0, own).fill(2)}
-		rounds := max(2, s.Rounds/5)
-		if testing.Short() {
-			rounds = 1
-		}
+		rounds := need.InShort(1, max(2, s.Rounds/5))
 		for round := range rounds {
 			near, far := w.pair(qpSpec{}, steady)
 			dst := w.alloc(w.near, size, verbs.AccessAll, own)

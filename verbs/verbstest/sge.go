@@ -88,13 +88,7 @@ func moveAllShapes(w *world, op verbs.Opcode) {
 	largest := 70001
 	src, dst := w.regions(srcEnd, largest+14*most+1), w.regions(dstEnd, largest+14*most+1)
 	lengths := []int{0, 1, 64, 4097, largest}
-	each := 2 // lengths of a pair of numbers, by turns
-	switch {
-	case need.WantLong():
-		each = len(lengths)
-	case testing.Short():
-		each = 1
-	}
+	each := need.ByForm(1, 2, len(lengths)) // lengths of a pair of numbers, by turns
 	src.fill(1000)
 	dst.fill(2000)
 	// anew makes the data to move differ from the data at the destination, by changing the near

@@ -89,46 +89,31 @@ type remoteViolation struct {
 	other  bool              // the region is in another protection domain
 	n      int               // bytes, 8 for atomics; zero: 8
 	aim    func(w *world, m *mem, t *target)
-	status verbs.WCStatus
-	event  verbs.EventType
-	early  bool // a device may find it when it is posted
+	status verbs.WCStatus  // zero: the access is refused, and
+	event  verbs.EventType // the responder is told so
+	early  bool            // a device may find it when it is posted
 }
 
 // regionSize is the length of the region that is aimed at.
 const regionSize = 100_032
 
 var remoteViolations = []remoteViolation{
-	{name: "wrong rkey", ops: oneSided, status: verbs.WCRemAccessErr, event: verbs.EventQPAccessErr,
-		aim: func(_ *world, _ *mem, t *target) { t.rkey ^= 1 }},
-	{name: "rkey of nothing", ops: oneSided, status: verbs.WCRemAccessErr, event: verbs.EventQPAccessErr,
-		aim: func(_ *world, _ *mem, t *target) { t.rkey = ^t.rkey }},
-	{name: "rkey 0", ops: oneSided, status: verbs.WCRemAccessErr, event: verbs.EventQPAccessErr,
-		aim: func(_ *world, _ *mem, t *target) { t.rkey = 0 }},
-	{name: "closed region", ops: oneSided, status: verbs.WCRemAccessErr, event: verbs.EventQPAccessErr,
-		aim: func(_ *world, m *mem, _ *target) { m.close() }},
-	{name: "region of another PD", ops: oneSided, other: true, status: verbs.WCRemAccessErr, event: verbs.EventQPAccessErr},
-	{name: "one byte behind the end", ops: bulk, status: verbs.WCRemAccessErr, event: verbs.EventQPAccessErr,
-		aim: func(_ *world, m *mem, t *target) { t.addr = m.at(regionSize - t.n + 1) }},
-	{name: "one byte before the start", ops: bulk, status: verbs.WCRemAccessErr, event: verbs.EventQPAccessErr,
-		aim: func(_ *world, m *mem, t *target) { t.addr = m.Addr - 1 }},
-	{name: "one byte behind the end, long", ops: bulk, n: 100_000, status: verbs.WCRemAccessErr, event: verbs.EventQPAccessErr,
-		aim: func(_ *world, m *mem, t *target) { t.addr = m.at(regionSize - t.n + 1) }},
-	{name: "one byte before the start, long", ops: bulk, n: 100_000, status: verbs.WCRemAccessErr, event: verbs.EventQPAccessErr,
-		aim: func(_ *world, m *mem, t *target) { t.addr = m.Addr - 1 }},
-	{name: "behind the end", ops: oneSided, status: verbs.WCRemAccessErr, event: verbs.EventQPAccessErr,
-		aim: func(_ *world, m *mem, t *target) { t.addr = m.at(regionSize) }},
-	{name: "before the start", ops: oneSided, status: verbs.WCRemAccessErr, event: verbs.EventQPAccessErr,
-		aim: func(_ *world, m *mem, t *target) { t.addr = m.Addr - 8 }},
-	{name: "round the end of the address space", ops: bulk, n: 100_000, status: verbs.WCRemAccessErr, event: verbs.EventQPAccessErr,
-		aim: func(_ *world, _ *mem, t *target) { t.addr = ^uint64(0) - 3 }},
-	{name: "at the end of the address space", ops: oneSided, status: verbs.WCRemAccessErr, event: verbs.EventQPAccessErr,
-		aim: func(_ *world, _ *mem, t *target) { t.addr = ^uint64(0) - 7 }},
-	{name: "region without REMOTE_WRITE", ops: writes, region: verbs.AccessLocalWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic,
-		status: verbs.WCRemAccessErr, event: verbs.EventQPAccessErr},
-	{name: "region without REMOTE_READ", ops: reads, region: verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteAtomic,
-		status: verbs.WCRemAccessErr, event: verbs.EventQPAccessErr},
-	{name: "region without REMOTE_ATOMIC", ops: atomics, region: verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead,
-		status: verbs.WCRemAccessErr, event: verbs.EventQPAccessErr},
+	{name: "wrong rkey", ops: oneSided, aim: func(_ *world, _ *mem, t *target) { t.rkey ^= 1 }},
+	{name: "rkey of nothing", ops: oneSided, aim: func(_ *world, _ *mem, t *target) { t.rkey = ^t.rkey }},
+	{name: "rkey 0", ops: oneSided, aim: func(_ *world, _ *mem, t *target) { t.rkey = 0 }},
+	{name: "closed region", ops: oneSided, aim: func(_ *world, m *mem, _ *target) { m.close() }},
+	{name: "region of another PD", ops: oneSided, other: true},
+	{name: "one byte behind the end", ops: bulk, aim: func(_ *world, m *mem, t *target) { t.addr = m.at(regionSize - t.n + 1) }},
+	{name: "one byte before the start", ops: bulk, aim: func(_ *world, m *mem, t *target) { t.addr = m.Addr - 1 }},
+	{name: "one byte behind the end, long", ops: bulk, n: 100_000, aim: func(_ *world, m *mem, t *target) { t.addr = m.at(regionSize - t.n + 1) }},
+	{name: "one byte before the start, long", ops: bulk, n: 100_000, aim: func(_ *world, m *mem, t *target) { t.addr = m.Addr - 1 }},
+	{name: "behind the end", ops: oneSided, aim: func(_ *world, m *mem, t *target) { t.addr = m.at(regionSize) }},
+	{name: "before the start", ops: oneSided, aim: func(_ *world, m *mem, t *target) { t.addr = m.Addr - 8 }},
+	{name: "round the end of the address space", ops: bulk, n: 100_000, aim: func(_ *world, _ *mem, t *target) { t.addr = ^uint64(0) - 3 }},
+	{name: "at the end of the address space", ops: oneSided, aim: func(_ *world, _ *mem, t *target) { t.addr = ^uint64(0) - 7 }},
+	{name: "region without REMOTE_WRITE", ops: writes, region: verbs.AccessLocalWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic},
+	{name: "region without REMOTE_READ", ops: reads, region: verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteAtomic},
+	{name: "region without REMOTE_ATOMIC", ops: atomics, region: verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead},
 	// An operation that the queue pair does not allow is an invalid request, whatever the region
 	// allows (InfiniBand architecture, 9.7.4.1.5, 9.9.3).
 	{name: "queue pair without REMOTE_WRITE", ops: writes, qp: verbs.AccessLocalWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic,
@@ -142,6 +127,9 @@ var remoteViolations = []remoteViolation{
 }
 
 func (v remoteViolation) test(w *world, op verbs.Opcode) {
+	if v.status == verbs.WCSuccess {
+		v.status, v.event = verbs.WCRemAccessErr, verbs.EventQPAccessErr
+	}
 	conn := usual
 	near, far := w.open(w.near, qpSpec{}), w.open(w.far, qpSpec{})
 	near.connect(far, conn)
@@ -221,16 +209,8 @@ type localViolation struct {
 var every = join(gathers, reads, atomics)
 
 var localViolations = []localViolation{
-	{"wrong lkey", every, func(w *world) verbs.SGE {
-		e := w.alloc(w.near, 64, verbs.AccessAll, own).sge(0, 8)
-		e.LKey ^= 1
-		return e
-	}},
-	{"lkey 0", every, func(w *world) verbs.SGE {
-		e := w.alloc(w.near, 64, verbs.AccessAll, own).sge(0, 8)
-		e.LKey = 0
-		return e
-	}},
+	{"wrong lkey", every, spoiled(func(e *verbs.SGE) { e.LKey ^= 1 })},
+	{"lkey 0", every, spoiled(func(e *verbs.SGE) { e.LKey = 0 })},
 	{"closed region", every, func(w *world) verbs.SGE {
 		m := w.alloc(w.near, 64, verbs.AccessAll, heap)
 		m.close()
@@ -239,23 +219,22 @@ var localViolations = []localViolation{
 	{"region of another PD", every, func(w *world) verbs.SGE {
 		return w.allocate(w.near, allocCmd{Size: 64, Access: verbs.AccessAll, Other: true}).sge(0, 8)
 	}},
-	{"one byte behind the end", every, func(w *world) verbs.SGE {
-		return w.alloc(w.near, 64, verbs.AccessAll, own).sge(57, 8)
-	}},
-	{"one byte before the start", every, func(w *world) verbs.SGE {
-		return w.alloc(w.near, 64, verbs.AccessAll, own).sge(-1, 8)
-	}},
-	{"round the end of the address space", every, func(w *world) verbs.SGE {
-		e := w.alloc(w.near, 64, verbs.AccessAll, own).sge(0, 8)
-		e.Addr = ^uint64(0) - 3
-		return e
-	}},
-	{"longer than the region", bulk, func(w *world) verbs.SGE {
-		return w.alloc(w.near, 64, verbs.AccessAll, own).sge(0, regionSize)
-	}},
+	{"one byte behind the end", every, spoiled(func(e *verbs.SGE) { e.Addr += 57 })},
+	{"one byte before the start", every, spoiled(func(e *verbs.SGE) { e.Addr-- })},
+	{"round the end of the address space", every, spoiled(func(e *verbs.SGE) { e.Addr = ^uint64(0) - 3 })},
+	{"longer than the region", bulk, spoiled(func(e *verbs.SGE) { e.Length = regionSize })},
 	{"region without LOCAL_WRITE", join(reads, atomics), func(w *world) verbs.SGE {
 		return w.alloc(w.near, 64, verbs.AccessRemoteRead, own).sge(0, 8)
 	}},
+}
+
+// spoiled is an element of 8 bytes at the start of a region of 64, but for what spoil changes.
+func spoiled(spoil func(*verbs.SGE)) func(w *world) verbs.SGE {
+	return func(w *world) verbs.SGE {
+		e := w.alloc(w.near, 64, verbs.AccessAll, own).sge(0, 8)
+		spoil(&e)
+		return e
+	}
 }
 
 // test: the requester fails, with the element alone and at the end of a list; outside long tests only

@@ -67,30 +67,18 @@ func play(ctx context.Context, world *impi.Comm, dir string, worker func(context
 	}
 	switch rank := world.Rank(); {
 	case rank < sink:
-		file, err := os.Open(filepath.Join(dir, fmt.Sprintf("run-%d.evt", rank)))
-		if err != nil {
-			return err
-		}
+		file := procs.Must(os.Open(filepath.Join(dir, fmt.Sprintf("run-%d.evt", rank))))
 		defer file.Close()
 		// A rank that is neither a worker nor the sink does not ask.
-		s, err := fanout.NewSupplier(in[rank], fanout.Workers(workers...), fanout.Collected(sink), fanout.Queue(8), fanout.Unacknowledged(32))
-		if err != nil {
-			return err
-		}
+		s := procs.Must(fanout.NewSupplier(in[rank], fanout.Workers(workers...), fanout.Collected(sink), fanout.Queue(8), fanout.Unacknowledged(32)))
 		return ranks.Supply(ctx, s, time.Minute, pipeline.File(file, pipeline.FileOptions{Clump: 5, Name: file.Name()}).Next)
 	case rank == sink:
 		c := pipeline.Config{NewWorker: pipeline.Pass}
 		for source := range sink {
-			col, err := fanout.NewCollector(back[source], fanout.ResultsOf(workers...), fanout.AcknowledgeTo(in[source], source))
-			if err != nil {
-				return err
-			}
+			col := procs.Must(fanout.NewCollector(back[source], fanout.ResultsOf(workers...), fanout.AcknowledgeTo(in[source], source)))
 			c.Sources = append(c.Sources, ranks.Results(col))
 		}
-		out, err := pipeline.Create(filepath.Join(dir, "out.evt"))
-		if err != nil {
-			return err
-		}
+		out := procs.Must(pipeline.Create(filepath.Join(dir, "out.evt")))
 		c.Sink = out.Sink
 		p, err := pipeline.New(c)
 		if err == nil {
@@ -129,16 +117,10 @@ func alone(args []string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.Close()) }()
-	j, err := impi.FromNode(ctx, n, impi.Config{Addr: netip.MustParseAddr("127.0.0.1"), Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		return err
-	}
+	j := procs.Must(impi.FromNode(ctx, n, impi.Config{Addr: netip.MustParseAddr("127.0.0.1"), Log: slog.New(slog.DiscardHandler)}))
 	defer func() { err = errors.Join(err, j.Close(ctx)) }()
 	world := j.Worlds()[0]
-	death, err := strconv.Atoi(args[world.Rank()])
-	if err != nil {
-		return err
-	}
+	death := procs.Must(strconv.Atoi(args[world.Rank()]))
 	chunks := 0
 	return play(ctx, world, dir, func(context.Context, int) (pipeline.Worker, error) {
 		items := pipeline.Items(ring.V12, 0, odd)

@@ -61,6 +61,24 @@ func WantLong() bool {
 	return v != "" && v != "0" && !testing.Short()
 }
 
+// ByForm returns what a test takes by the form that it runs in: with -short, as usual, or long
+// ([WantLong]). [InShort] and [InLong] are for tests with two forms.
+func ByForm[T any](short, usual, long T) T {
+	switch {
+	case testing.Short():
+		return short
+	case WantLong():
+		return long
+	}
+	return usual
+}
+
+// InShort returns short with -short, else usual.
+func InShort[T any](short, usual T) T { return ByForm(short, usual, usual) }
+
+// InLong returns long if long tests were asked for, else usual.
+func InLong[T any](usual, long T) T { return ByForm(usual, usual, long) }
+
 // NoRace skips a test that the race detector has no use for, or would fail: it allocates,
 // slows everything down, and reports what memory that devices write is for.
 func NoRace(t testing.TB, reason string) {

@@ -45,6 +45,16 @@ func TestLong(t *testing.T) {
 	}
 }
 
+func TestByForm(t *testing.T) {
+	for value, want := range map[string][]int{"": {2, 5, 7}, "0": {2, 5, 7}, "1": {3, 5, 8}} {
+		t.Setenv(LongVariable, value)
+		if testing.Short() {
+			want = []int{1, 4, 7}
+		}
+		require.Equal(t, want, []int{ByForm(1, 2, 3), InShort(4, 5), InLong(7, 8)}, "value %q", value)
+	}
+}
+
 // Whatever is needed: what is missing skips the test, and either outcome is logged.
 func TestNeeds(t *testing.T) {
 	for _, c := range []struct {

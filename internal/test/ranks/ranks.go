@@ -1,6 +1,6 @@
 // Package ranks has the program of a test start itself again, as processes that play an act
 // in place of the tests: ranks of a job, a peer, a filter. It also has what tests of several
-// ranks share: [Each], [Within], [Eventually].
+// ranks share: [Each], [Within], [Eventually], [Listen].
 //
 // It imports nothing of the library, so the tests inside of every package can use it.
 package ranks
@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"net"
 	"os"
 	"os/exec"
 	"sync"
@@ -225,4 +226,39 @@ func Eventually(t testing.TB, so func() bool) {
 	for ctx := Within(t); !so(); time.Sleep(100 * time.Microsecond) {
 		require.NoError(t, ctx.Err(), "waited for too long")
 	}
+}
+
+// Listen listens on a port of this host until the test is over.
+func Listen(t testing.TB) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// Dial connects to an address until the test is over, for reads and writes of at most [Limit].
+func Dial(t testing.TB, addr string) net.Conn {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	require.NoError(t, err)
+	t.Cleanup(func() { conn.Close() })
+	require.NoError(t, conn.SetDeadline(time.Now().Add(Limit)))
+	return conn
+}
+
+// Must returns what a call in an act returns, and ends its process where that fails.
+func Must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// ReadFile returns what a file contains.
+func ReadFile(t testing.TB, path string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	return b
 }
