@@ -156,154 +156,172 @@ sum:
 	MOVB          AL, whole+32(FP)
 	RET
 
-// func dotAVX512(x *float64, y *float64, n int, above float64, below float64, state *float64) (done int, whole bool)
+// func dotAVX512(x *float64, y *float64, n int, fresh bool, above float64, below float64, state *float64) (done int, whole bool)
 // Requires: AVX, AVX512DQ, AVX512F, CMOV, SSE
-TEXT ·dotAVX512(SB), $9288-57
+TEXT ·dotAVX512(SB), $9288-65
 	MOVQ         x+0(FP), AX
 	MOVQ         y+8(FP), CX
 	MOVQ         n+16(FP), DX
-	MOVQ         state+40(FP), BX
+	MOVQ         state+48(FP), BX
 	LEAQ         (SP), SI
 	ADDQ         $0x3f, SI
 	ANDQ         $-64, SI
 	STMXCSR      9280(SP)
 	MOVL         $0x00001f80, 9284(SP)
 	LDMXCSR      9284(SP)
-	VBROADCASTSD above+24(FP), Z0
-	VBROADCASTSD below+32(FP), Z1
-	VMOVDQU64    Z0, (BX)
-	VMOVDQU64    Z1, 128(BX)
+	VBROADCASTSD above+32(FP), Z0
+	VBROADCASTSD below+40(FP), Z1
+	MOVB         fresh+24(FP), R8
+	MOVQ         $0x00000001, DI
+	TESTB        R8, R8
+	JNZ          fresh
+	VADDPD       (BX), Z0, Z2
+	VMOVDQU64    Z2, (BX)
+	VADDPD       128(BX), Z1, Z2
+	VMOVDQU64    Z2, 128(BX)
+	VADDPD       64(BX), Z0, Z0
 	VMOVDQU64    Z0, 64(BX)
-	VMOVDQU64    Z1, 192(BX)
-	XORQ         DI, DI
-	XORQ         R9, R9
+	VADDPD       192(BX), Z1, Z0
+	VMOVDQU64    Z0, 192(BX)
+	JMP          first
+
+fresh:
+	XORQ      DI, DI
+	VMOVDQU64 Z0, (BX)
+	VMOVDQU64 Z1, 128(BX)
+	VMOVDQU64 Z0, 64(BX)
+	VMOVDQU64 Z1, 192(BX)
+
+first:
+	XORQ R8, R8
+	XORQ R10, R10
 
 block:
-	MOVQ         DX, R10
-	SUBQ         R9, R10
+	MOVQ         DX, R11
+	SUBQ         R10, R11
 	JZ           sum
-	MOVQ         $0x00000200, R11
-	CMPQ         R10, R11
-	CMOVQGT      R11, R10
-	MOVQ         R10, R11
-	ADDQ         R9, R11
+	MOVQ         $0x00000200, R12
+	CMPQ         R11, R12
+	CMOVQGT      R12, R11
+	MOVQ         R11, R12
+	ADDQ         R10, R12
 	VMOVDQU64    (BX), Z0
 	VMOVDQU64    64(BX), Z1
 	VMOVDQU64    128(BX), Z4
 	VMOVDQU64    192(BX), Z5
-	VBROADCASTSD above+24(FP), Z8
+	VBROADCASTSD above+32(FP), Z8
 	VPTERNLOGD   $0xff, Z9, Z9, Z9
 	VPSLLQ       $0x36, Z9, Z9
 	VPSRLQ       $0x02, Z9, Z9
 	VPXORQ       Z10, Z10, Z10
-	XORQ         R8, R8
+	XORQ         R9, R9
 
 product_turn:
-	SUBQ        $0x00000020, R10
+	SUBQ        $0x00000020, R11
 	JB          product_turn_end
-	VMOVDQU64   (AX)(DI*1), Z3
-	VMULPD      (CX)(DI*1), Z3, Z6
-	VFMSUB132PD (CX)(DI*1), Z6, Z3
+	VMOVDQU64   (AX)(R8*1), Z3
+	VMULPD      (CX)(R8*1), Z3, Z6
+	VFMSUB132PD (CX)(R8*1), Z6, Z3
 	VADDPD      Z6, Z0, Z2
 	VFMSUB231PD Z9, Z2, Z0
 	VSUBPD      Z0, Z6, Z6
 	VPTERNLOGQ  $0xf6, Z8, Z2, Z10
-	VMOVDQU64   Z6, (SI)(R8*1)
+	VMOVDQU64   Z6, (SI)(R9*1)
 	VADDPD      Z3, Z4, Z6
 	VFMSUB231PD Z9, Z6, Z4
 	VSUBPD      Z4, Z3, Z3
-	VMOVDQU64   Z3, 4608(SI)(R8*1)
-	VMOVDQU64   64(AX)(DI*1), Z0
-	VMULPD      64(CX)(DI*1), Z0, Z4
-	VFMSUB132PD 64(CX)(DI*1), Z4, Z0
+	VMOVDQU64   Z3, 4608(SI)(R9*1)
+	VMOVDQU64   64(AX)(R8*1), Z0
+	VMULPD      64(CX)(R8*1), Z0, Z4
+	VFMSUB132PD 64(CX)(R8*1), Z4, Z0
 	VADDPD      Z4, Z1, Z3
 	VFMSUB231PD Z9, Z3, Z1
 	VSUBPD      Z1, Z4, Z4
 	VPTERNLOGQ  $0xf6, Z8, Z3, Z10
-	VMOVDQU64   Z4, 64(SI)(R8*1)
+	VMOVDQU64   Z4, 64(SI)(R9*1)
 	VADDPD      Z0, Z5, Z7
 	VFMSUB231PD Z9, Z7, Z5
 	VSUBPD      Z5, Z0, Z0
-	VMOVDQU64   Z0, 4672(SI)(R8*1)
-	VMOVDQU64   128(AX)(DI*1), Z1
-	VMULPD      128(CX)(DI*1), Z1, Z4
-	VFMSUB132PD 128(CX)(DI*1), Z4, Z1
+	VMOVDQU64   Z0, 4672(SI)(R9*1)
+	VMOVDQU64   128(AX)(R8*1), Z1
+	VMULPD      128(CX)(R8*1), Z1, Z4
+	VFMSUB132PD 128(CX)(R8*1), Z4, Z1
 	VADDPD      Z4, Z2, Z0
 	VFMSUB231PD Z9, Z0, Z2
 	VSUBPD      Z2, Z4, Z4
 	VPTERNLOGQ  $0xf6, Z8, Z0, Z10
-	VMOVDQU64   Z4, 128(SI)(R8*1)
+	VMOVDQU64   Z4, 128(SI)(R9*1)
 	VADDPD      Z1, Z6, Z4
 	VFMSUB231PD Z9, Z4, Z6
 	VSUBPD      Z6, Z1, Z1
-	VMOVDQU64   Z1, 4736(SI)(R8*1)
-	VMOVDQU64   192(AX)(DI*1), Z2
-	VMULPD      192(CX)(DI*1), Z2, Z5
-	VFMSUB132PD 192(CX)(DI*1), Z5, Z2
+	VMOVDQU64   Z1, 4736(SI)(R9*1)
+	VMOVDQU64   192(AX)(R8*1), Z2
+	VMULPD      192(CX)(R8*1), Z2, Z5
+	VFMSUB132PD 192(CX)(R8*1), Z5, Z2
 	VADDPD      Z5, Z3, Z1
 	VFMSUB231PD Z9, Z1, Z3
 	VSUBPD      Z3, Z5, Z5
 	VPTERNLOGQ  $0xf6, Z8, Z1, Z10
-	VMOVDQU64   Z5, 192(SI)(R8*1)
+	VMOVDQU64   Z5, 192(SI)(R9*1)
 	VADDPD      Z2, Z7, Z5
 	VFMSUB231PD Z9, Z5, Z7
 	VSUBPD      Z7, Z2, Z2
-	VMOVDQU64   Z2, 4800(SI)(R8*1)
+	VMOVDQU64   Z2, 4800(SI)(R9*1)
+	ADDQ        $0x00000100, R9
 	ADDQ        $0x00000100, R8
-	ADDQ        $0x00000100, DI
 	JMP         product_turn
 
 product_turn_end:
-	ADDQ $0x00000020, R10
+	ADDQ $0x00000020, R11
 
 product_register:
-	SUBQ        $0x00000008, R10
+	SUBQ        $0x00000008, R11
 	JB          product_register_end
-	VMOVDQU64   (AX)(DI*1), Z3
-	VMULPD      (CX)(DI*1), Z3, Z6
-	VFMSUB132PD (CX)(DI*1), Z6, Z3
+	VMOVDQU64   (AX)(R8*1), Z3
+	VMULPD      (CX)(R8*1), Z3, Z6
+	VFMSUB132PD (CX)(R8*1), Z6, Z3
 	VADDPD      Z6, Z0, Z2
 	VFMSUB231PD Z9, Z2, Z0
 	VSUBPD      Z0, Z6, Z6
 	VPTERNLOGQ  $0xf6, Z8, Z2, Z10
-	VMOVDQU64   Z6, (SI)(R8*1)
+	VMOVDQU64   Z6, (SI)(R9*1)
 	VADDPD      Z3, Z4, Z6
 	VFMSUB231PD Z9, Z6, Z4
 	VSUBPD      Z4, Z3, Z3
-	VMOVDQU64   Z3, 4608(SI)(R8*1)
+	VMOVDQU64   Z3, 4608(SI)(R9*1)
 	VMOVAPD     Z2, Z0
 	VMOVAPD     Z6, Z4
+	ADDQ        $0x00000040, R9
 	ADDQ        $0x00000040, R8
-	ADDQ        $0x00000040, DI
 	JMP         product_register
 
 product_register_end:
-	ADDQ $0x00000008, R10
+	ADDQ $0x00000008, R11
 
 product_element:
-	SUBQ        $0x00000001, R10
+	SUBQ        $0x00000001, R11
 	JB          product_element_end
-	VMOVSD      (AX)(DI*1), X11
-	VMOVSD      (CX)(DI*1), X12
+	VMOVSD      (AX)(R8*1), X11
+	VMOVSD      (CX)(R8*1), X12
 	VMULPD      Z12, Z11, Z3
 	VFMSUB132PD Z12, Z3, Z11
 	VADDPD      Z3, Z0, Z2
 	VFMSUB231PD Z9, Z2, Z0
 	VSUBPD      Z0, Z3, Z3
 	VPTERNLOGQ  $0xf6, Z8, Z2, Z10
-	VMOVDQU64   Z3, (SI)(R8*1)
+	VMOVDQU64   Z3, (SI)(R9*1)
 	VADDPD      Z11, Z4, Z6
 	VFMSUB231PD Z9, Z6, Z4
 	VSUBPD      Z4, Z11, Z11
-	VMOVDQU64   Z11, 4608(SI)(R8*1)
+	VMOVDQU64   Z11, 4608(SI)(R9*1)
 	VMOVAPD     Z2, Z0
 	VMOVAPD     Z6, Z4
-	ADDQ        $0x00000040, R8
-	ADDQ        $0x00000008, DI
+	ADDQ        $0x00000040, R9
+	ADDQ        $0x00000008, R8
 	JMP         product_element
 
 product_element_end:
-	ADDQ      $0x00000001, R10
+	ADDQ      $0x00000001, R11
 	VPSRLQ    $0x34, Z10, Z10
 	VPTESTMQ  Z10, Z10, K1
 	KORTESTB  K1, K1
@@ -313,43 +331,58 @@ product_element_end:
 	JNZ       sum
 	MOVL      $0x00001f80, 9284(SP)
 	LDMXCSR   9284(SP)
-	VMOVDQU64 256(BX), Z2
-	VMOVDQU64 320(BX), Z3
-	VMOVDQU64 384(BX), Z6
-	VMOVDQU64 448(BX), Z7
-	VMOVDQU64 512(BX), Z8
-	VMOVDQU64 576(BX), Z13
-	VMOVDQU64 640(BX), Z14
-	VMOVDQU64 704(BX), Z15
-	XORQ      R10, R10
+	TESTQ     DI, DI
+	JZ        nothing_left
+	VMOVDQU64 256(BX), Z13
+	VMOVDQU64 320(BX), Z14
+	VMOVDQU64 384(BX), Z15
+	VMOVDQU64 448(BX), Z16
+	VMOVDQU64 512(BX), Z17
+	VMOVDQU64 576(BX), Z18
+	VMOVDQU64 640(BX), Z19
+	VMOVDQU64 704(BX), Z20
+	JMP       left
+
+nothing_left:
+	VPXORQ Z13, Z13, Z13
+	VPXORQ Z17, Z17, Z17
+	VPXORQ Z14, Z14, Z14
+	VPXORQ Z18, Z18, Z18
+	VPXORQ Z15, Z15, Z15
+	VPXORQ Z19, Z19, Z19
+	VPXORQ Z16, Z16, Z16
+	VPXORQ Z20, Z20, Z20
+
+left:
+	XORQ R11, R11
 
 rest_turn:
-	SUBQ        $0x00000100, R8
+	SUBQ        $0x00000100, R9
 	JB          rest_turn_end
-	VFMADD231PD (SI)(R10*1), Z9, Z2
-	VADDPD      4608(SI)(R10*1), Z8, Z8
-	VFMADD231PD 64(SI)(R10*1), Z9, Z3
-	VADDPD      4672(SI)(R10*1), Z13, Z13
-	VFMADD231PD 128(SI)(R10*1), Z9, Z6
-	VADDPD      4736(SI)(R10*1), Z14, Z14
-	VFMADD231PD 192(SI)(R10*1), Z9, Z7
-	VADDPD      4800(SI)(R10*1), Z15, Z15
-	ADDQ        $0x00000100, R10
+	VFMADD231PD (SI)(R11*1), Z9, Z13
+	VADDPD      4608(SI)(R11*1), Z17, Z17
+	VFMADD231PD 64(SI)(R11*1), Z9, Z14
+	VADDPD      4672(SI)(R11*1), Z18, Z18
+	VFMADD231PD 128(SI)(R11*1), Z9, Z15
+	VADDPD      4736(SI)(R11*1), Z19, Z19
+	VFMADD231PD 192(SI)(R11*1), Z9, Z16
+	VADDPD      4800(SI)(R11*1), Z20, Z20
+	ADDQ        $0x00000100, R11
 	JMP         rest_turn
 
 rest_turn_end:
-	ADDQ $0x00000100, R8
+	ADDQ $0x00000100, R9
 
 rest_register:
-	SUBQ        $0x00000040, R8
+	SUBQ        $0x00000040, R9
 	JB          rest_register_end
-	VFMADD231PD (SI)(R10*1), Z9, Z2
-	VADDPD      4608(SI)(R10*1), Z8, Z8
-	ADDQ        $0x00000040, R10
+	VFMADD231PD (SI)(R11*1), Z9, Z13
+	VADDPD      4608(SI)(R11*1), Z17, Z17
+	ADDQ        $0x00000040, R11
 	JMP         rest_register
 
 rest_register_end:
-	ADDQ      $0x00000040, R8
+	ADDQ      $0x00000040, R9
 	STMXCSR   9284(SP)
 	TESTL     $0x00000029, 9284(SP)
 	JNZ       sum
@@ -357,24 +390,38 @@ rest_register_end:
 	VMOVDQU64 Z1, 64(BX)
 	VMOVDQU64 Z4, 128(BX)
 	VMOVDQU64 Z5, 192(BX)
-	VMOVDQU64 Z2, 256(BX)
-	VMOVDQU64 Z3, 320(BX)
-	VMOVDQU64 Z6, 384(BX)
-	VMOVDQU64 Z7, 448(BX)
-	VMOVDQU64 Z8, 512(BX)
-	VMOVDQU64 Z13, 576(BX)
-	VMOVDQU64 Z14, 640(BX)
-	VMOVDQU64 Z15, 704(BX)
-	MOVQ      R11, R9
+	VMOVDQU64 Z13, 256(BX)
+	VMOVDQU64 Z14, 320(BX)
+	VMOVDQU64 Z15, 384(BX)
+	VMOVDQU64 Z16, 448(BX)
+	VMOVDQU64 Z17, 512(BX)
+	VMOVDQU64 Z18, 576(BX)
+	VMOVDQU64 Z19, 640(BX)
+	VMOVDQU64 Z20, 704(BX)
+	MOVQ      R12, R10
+	MOVQ      $0x00000001, DI
 	JMP       block
 
 sum:
+	TESTQ   DI, DI
+	JNZ     begun
+	STMXCSR 9284(SP)
+	LDMXCSR 9280(SP)
+	MOVL    9284(SP), AX
+	TESTL   $0x00000029, AX
+	SETEQ   AL
+	VZEROUPPER
+	MOVQ    R10, done+56(FP)
+	MOVB    AL, whole+64(FP)
+	RET
+
+begun:
 	VMOVDQU64     (BX), Z0
 	VMOVDQU64     64(BX), Z1
 	VMOVDQU64     128(BX), Z4
 	VMOVDQU64     192(BX), Z5
-	VBROADCASTSD  above+24(FP), Z2
-	VBROADCASTSD  below+32(FP), Z3
+	VBROADCASTSD  above+32(FP), Z2
+	VBROADCASTSD  below+40(FP), Z3
 	VSUBPD        Z2, Z0, Z0
 	VSUBPD        Z3, Z4, Z4
 	VSUBPD        Z2, Z1, Z1
@@ -435,8 +482,8 @@ sum:
 	TESTL         $0x00000029, AX
 	SETEQ         AL
 	VZEROUPPER
-	MOVQ          R9, done+48(FP)
-	MOVB          AL, whole+56(FP)
+	MOVQ          R10, done+56(FP)
+	MOVB          AL, whole+64(FP)
 	RET
 
 // func wideSumAVX512(x *float64, n int, starts *float64, state *float64) (done int, whole bool)

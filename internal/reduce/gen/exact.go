@@ -113,6 +113,15 @@ func aligned(size int) reg.Register {
 
 func zero(v vec) { VPXOR(part(v, 16), part(v, 16), part(v, 16)) }
 
+// clearAll is zero for any register, of the full width.
+func clearAll(v vec, width int) {
+	if width == 64 {
+		VPXORQ(v, v, v)
+	} else {
+		VPXOR(v, v, v)
+	}
+}
+
 // and sets z to x and y, all of the full width.
 func and(x, y, z vec, width int) {
 	if width == 64 {
@@ -284,11 +293,11 @@ func sumKernel(width int, name string) {
 // operand). The second pass adds up what was left, in which the flag of the inexact exception
 // says whether that was exact.
 func dotKernel(width int, name string) {
-	TEXT(name, 0, "func(x, y *float64, n int, above, below float64, state *float64) (done int, whole bool)")
+	TEXT(name, 0, "func(x, y *float64, n int, fresh bool, above, below float64, state *float64) (done int, whole bool)")
 	Pragma("noescape")
-	Doc(name+" adds the products of x and y to the chains of state, block by block, up",
-		"to the first block for which this is not exact; done is the number of those added.",
-		"If the chains add up exactly, whole is true and state.total has their sums.")
+	Doc(name+" adds the products of x and y to the chains of state, which are empty if it is fresh,",
+		"whatever is there; block by block, up to the first block for which this is not exact. done is the",
+		"number of those added. If the chains add up exactly, whole is true and state.total has their sums.")
 	x := Load(Param("x"), GP64())
 	y := Load(Param("y"), GP64())
 	n := Load(Param("n"), GP64())
@@ -313,12 +322,28 @@ func dotKernel(width int, name string) {
 	offHigh, offLow := 0, sizes
 	offRest, offTail := 2*sizes, 2*sizes+chains*width
 	high, low := [2][]vec{several(running, width), several(running, width)}, [2][]vec{several(running, width), several(running, width)}
+	begun := GP64()
 	{
 		a, b := start("above"), start("below")
+		fresh := Load(Param("fresh"), GP8())
+		MOVQ(U32(1), begun)
+		TESTB(fresh, fresh)
+		JNZ(LabelRef("fresh"))
+		for u := range running {
+			for k, v := range []vec{a, b} {
+				sum, m := register(width), Mem{Base: state, Disp: k*sizes + u*width}
+				VADDPD(m, v, sum)
+				store(sum, m, width)
+			}
+		}
+		JMP(LabelRef("first"))
+		Label("fresh")
+		XORQ(begun, begun)
 		for u := range running {
 			store(a, Mem{Base: state, Disp: offHigh + u*width}, width)
 			store(b, Mem{Base: state, Disp: offLow + u*width}, width)
 		}
+		Label("first")
 	}
 	i, s, done, left, end := GP64(), GP64(), GP64(), GP64(), GP64()
 	XORQ(i, i)
@@ -328,11 +353,7 @@ func dotKernel(width int, name string) {
 	chainsIn(state, offHigh, high[0], width)
 	chainsIn(state, offLow, low[0], width)
 	above, one, strayed := start("above"), ones(width), register(width)
-	if width == 64 {
-		VPXORQ(strayed, strayed, strayed)
-	} else {
-		zero(strayed)
-	}
+	clearAll(strayed, width)
 	XORQ(s, s)
 	at := func(kind, u int) Mem {
 		return Mem{Base: scratch, Index: s, Scale: 1, Disp: (kind*vectors + u) * width}
@@ -397,8 +418,17 @@ func dotKernel(width int, name string) {
 
 	env.clear()
 	rest, tail := several(chains, width), several(chains, width)
+	TESTQ(begun, begun)
+	JZ(LabelRef("nothing_left"))
 	chainsIn(state, offRest, rest, width)
 	chainsIn(state, offTail, tail, width)
+	JMP(LabelRef("left"))
+	Label("nothing_left")
+	for u := range chains {
+		clearAll(rest[u], width)
+		clearAll(tail[u], width)
+	}
+	Label("left")
 	// s is the end of what was left.
 	j := GP64()
 	XORQ(j, j)
@@ -428,9 +458,14 @@ func dotKernel(width int, name string) {
 	chainsOut(rest, state, offRest, width)
 	chainsOut(tail, state, offTail, width)
 	MOVQ(end, done)
+	MOVQ(U32(1), begun)
 	JMP(LabelRef("block"))
 
 	Label("sum")
+	TESTQ(begun, begun)
+	JNZ(LabelRef("begun"))
+	finish(env, done)
+	Label("begun")
 	chainsIn(state, offHigh, high[0], width)
 	chainsIn(state, offLow, low[0], width)
 	{
