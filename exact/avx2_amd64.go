@@ -85,3 +85,11 @@ func wideSumAVX2(x *float64, n int, starts *float64, state *float64) (done int, 
 //
 //go:noescape
 func wideDotAVX2(x *float64, y *float64, n int, starts *float64, state *float64) (done int, whole bool)
+
+// gridDotAVX2 adds all n products of x and y, a multiple of 16, to running sums that begin
+// with starts. state then has the sums of so many levels, less starts, of each element of a register; levels
+// is 0 if this is not exact, or takes more levels than state has. If the sums of each level add up exactly,
+// whole is true, and these totals follow.
+//
+//go:noescape
+func gridDotAVX2(x *float64, y *float64, n int, starts *float64, state *float64) (levels int, whole bool)

@@ -32,9 +32,10 @@ func wideSumAVX512(x *float64, n int, starts *float64, state *float64) (done int
 //go:noescape
 func wideDotAVX512(x *float64, y *float64, n int, starts *float64, state *float64) (done int, whole bool)
 
-// farDotAVX512 adds all n products of x and y to running sums that begin with starts; done is n, or 0
-// if this is not exact. state then has the sums, less starts, of each element of a
-// register; if they add up exactly, whole is true and the totals of the levels follow.
+// gridDotAVX512 adds all n products of x and y, a multiple of 32, to running sums that begin
+// with starts. state then has the sums of so many levels, less starts, of each element of a register; levels
+// is 0 if this is not exact, or takes more levels than state has. If the sums of each level add up exactly,
+// whole is true, and these totals follow.
 //
 //go:noescape
-func farDotAVX512(x *float64, y *float64, n int, starts *float64, state *float64) (done int, whole bool)
+func gridDotAVX512(x *float64, y *float64, n int, starts *float64, state *float64) (levels int, whole bool)

@@ -46,8 +46,11 @@ func (k kernels) wideDot(x, y *float64, n int, starts *float64, state *wideState
 	return wideDotAVX2(x, y, n, starts, &state[0])
 }
 
-func (kernels) farDot(x, y *float64, n int, starts *float64, state *wideState) (done int, whole bool) {
-	return farDotAVX512(x, y, n, starts, &state[0])
+func (k kernels) gridDot(x, y *float64, n int, starts *float64, state *gridState) (levels int, whole bool) {
+	if k == avx512 {
+		return gridDotAVX512(x, y, n, starts, &state[0])
+	}
+	return gridDotAVX2(x, y, n, starts, &state[0])
 }
 
 func (k kernels) lanes() int {

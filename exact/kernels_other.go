@@ -18,7 +18,7 @@ func (kernels) wideDot(_, _ *float64, _ int, _ *float64, _ *wideState) (int, boo
 	panic("exact: no kernel")
 }
 
-func (kernels) farDot(_, _ *float64, _ int, _ *float64, _ *wideState) (int, bool) {
+func (kernels) gridDot(_, _ *float64, _ int, _ *float64, _ *gridState) (int, bool) {
 	panic("exact: no kernel")
 }
 
