@@ -84,8 +84,11 @@ func (a *Accumulator) addLevels(k kernels, x, y []float64) []float64 {
 		n := min(len(x), wideBlock)
 		block, others := x[:n], y[:min(n, len(y))]
 		if !known || !l.add(a, k, block, others, top) {
-			known, top = a.addFirst(k, l, block, others)
-			if !known && (y == nil || !a.addGrid(k, block, others)) {
+			low, high := k.extent(block, others, max(n/samples, 1))
+			if known = l.fits(low, high); known {
+				known, top = a.addFirst(k, l, block, others)
+			}
+			if !known && (y == nil || high > low+gridWidth || !a.addGrid(k, block, others)) {
 				return x
 			}
 		}
@@ -96,9 +99,6 @@ func (a *Accumulator) addLevels(k kernels, x, y []float64) []float64 {
 
 // addFirst adds a block if there is room for it, and returns where its levels begin.
 func (a *Accumulator) addFirst(k kernels, l *levels, x, y []float64) (done bool, top int) {
-	if low, high := k.extent(x, y, max(len(x)/samples, 1)); !l.fits(low, high) {
-		return false, 0
-	}
 	low, high := k.extent(x, y, 1)
 	top = l.top(high + 1) // what follows may be a little larger
 	return l.fits(low, high+1) && l.add(a, k, x, y, top), top
@@ -128,9 +128,6 @@ type gridState [gridUsed * (8 + 1)]float64
 
 // addGrid adds the products of a block, if it can do so exactly.
 func (a *Accumulator) addGrid(k kernels, x, y []float64) bool {
-	if low, high := k.extent(x, y, max(len(x)/samples, 1)); high > low+gridWidth {
-		return false
-	}
 	var s [2]gridState
 	var levels [2]int
 	var whole [2]bool
@@ -144,7 +141,8 @@ func (a *Accumulator) addGrid(k kernels, x, y []float64) bool {
 		var padded [2][gridGroup]float64
 		copy(padded[0][:], x[n:])
 		copy(padded[1][:], y[n:])
-		if levels[1], whole[1] = k.gridDot(&padded[0][0], &padded[1][0], gridGroup, &gridStarts[0], &s[1]); levels[1] == 0 {
+		levels[1], whole[1] = k.gridDot(&padded[0][0], &padded[1][0], gridGroup, &gridStarts[0], &s[1])
+		if levels[1] == 0 {
 			return false
 		}
 	}
