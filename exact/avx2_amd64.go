@@ -65,12 +65,12 @@ func extentsAVX2(x *float64, y *float64, n int) (low int, high int)
 //go:noescape
 func sumAVX2(x *float64, n int, state *float64) (done int, whole bool)
 
-// dotAVX2 adds the products of x and y to the chains of state, block by block, up
-// to the first block for which this is not exact; done is the number of those added.
-// If the chains add up exactly, whole is true and state.total has their sums.
+// dotAVX2 adds the products of x and y to the chains of state, which are empty if it is fresh,
+// whatever is there; block by block, up to the first block for which this is not exact. done is the
+// number of those added. If the chains add up exactly, whole is true and state.total has their sums.
 //
 //go:noescape
-func dotAVX2(x *float64, y *float64, n int, above float64, below float64, state *float64) (done int, whole bool)
+func dotAVX2(x *float64, y *float64, n int, fresh bool, above float64, below float64, state *float64) (done int, whole bool)
 
 // wideSumAVX2 adds all n elements of x to running sums that begin with starts; done is n, or 0
 // if this is not exact. state then has the sums, less starts, of each element of a
@@ -85,3 +85,11 @@ func wideSumAVX2(x *float64, n int, starts *float64, state *float64) (done int, 
 //
 //go:noescape
 func wideDotAVX2(x *float64, y *float64, n int, starts *float64, state *float64) (done int, whole bool)
+
+// gridDotAVX2 adds all n products of x and y, a multiple of 16, to running sums that begin
+// with starts. state then has the sums of so many levels, less starts, of each element of a register; levels
+// is 0 if this is not exact, or takes more levels than state has. If the sums of each level add up exactly,
+// whole is true, and these totals follow.
+//
+//go:noescape
+func gridDotAVX2(x *float64, y *float64, n int, starts *float64, state *float64) (levels int, whole bool)

@@ -730,140 +730,158 @@ sum:
 	MOVB         AL, whole+32(FP)
 	RET
 
-// func dotAVX2(x *float64, y *float64, n int, above float64, below float64, state *float64) (done int, whole bool)
+// func dotAVX2(x *float64, y *float64, n int, fresh bool, above float64, below float64, state *float64) (done int, whole bool)
 // Requires: AVX, AVX2, CMOV, FMA3, SSE
-TEXT ·dotAVX2(SB), $8520-57
+TEXT ·dotAVX2(SB), $8520-65
 	MOVQ         x+0(FP), AX
 	MOVQ         y+8(FP), CX
 	MOVQ         n+16(FP), DX
-	MOVQ         state+40(FP), BX
+	MOVQ         state+48(FP), BX
 	LEAQ         (SP), SI
 	ADDQ         $0x3f, SI
 	ANDQ         $-64, SI
 	STMXCSR      8512(SP)
 	MOVL         $0x00001f80, 8516(SP)
 	LDMXCSR      8516(SP)
-	VBROADCASTSD above+24(FP), Y0
-	VBROADCASTSD below+32(FP), Y1
-	VMOVDQU      Y0, (BX)
-	VMOVDQU      Y1, 64(BX)
+	VBROADCASTSD above+32(FP), Y0
+	VBROADCASTSD below+40(FP), Y1
+	MOVB         fresh+24(FP), R8
+	MOVQ         $0x00000001, DI
+	TESTB        R8, R8
+	JNZ          fresh
+	VADDPD       (BX), Y0, Y2
+	VMOVDQU      Y2, (BX)
+	VADDPD       64(BX), Y1, Y2
+	VMOVDQU      Y2, 64(BX)
+	VADDPD       32(BX), Y0, Y0
 	VMOVDQU      Y0, 32(BX)
-	VMOVDQU      Y1, 96(BX)
-	XORQ         DI, DI
-	XORQ         R9, R9
+	VADDPD       96(BX), Y1, Y0
+	VMOVDQU      Y0, 96(BX)
+	JMP          first
+
+fresh:
+	XORQ    DI, DI
+	VMOVDQU Y0, (BX)
+	VMOVDQU Y1, 64(BX)
+	VMOVDQU Y0, 32(BX)
+	VMOVDQU Y1, 96(BX)
+
+first:
+	XORQ R8, R8
+	XORQ R10, R10
 
 block:
-	MOVQ         DX, R10
-	SUBQ         R9, R10
+	MOVQ         DX, R11
+	SUBQ         R10, R11
 	JZ           sum
-	MOVQ         $0x00000200, R11
-	CMPQ         R10, R11
-	CMOVQGT      R11, R10
-	MOVQ         R10, R11
-	ADDQ         R9, R11
+	MOVQ         $0x00000200, R12
+	CMPQ         R11, R12
+	CMOVQGT      R12, R11
+	MOVQ         R11, R12
+	ADDQ         R10, R12
 	VMOVDQU      (BX), Y0
 	VMOVDQU      32(BX), Y1
 	VMOVDQU      64(BX), Y4
 	VMOVDQU      96(BX), Y5
-	VBROADCASTSD above+24(FP), Y8
+	VBROADCASTSD above+32(FP), Y8
 	VPCMPEQD     Y9, Y9, Y9
 	VPSLLQ       $0x36, Y9, Y9
 	VPSRLQ       $0x02, Y9, Y9
-	VPXOR        X10, X10, X10
-	XORQ         R8, R8
+	VPXOR        Y10, Y10, Y10
+	XORQ         R9, R9
 
 product_turn:
-	SUBQ        $0x00000010, R10
+	SUBQ        $0x00000010, R11
 	JB          product_turn_end
-	VMOVDQU     (AX)(DI*1), Y3
-	VMULPD      (CX)(DI*1), Y3, Y6
-	VFMSUB132PD (CX)(DI*1), Y6, Y3
+	VMOVDQU     (AX)(R8*1), Y3
+	VMULPD      (CX)(R8*1), Y3, Y6
+	VFMSUB132PD (CX)(R8*1), Y6, Y3
 	VADDPD      Y6, Y0, Y2
 	VFMSUB231PD Y9, Y2, Y0
 	VSUBPD      Y0, Y6, Y6
 	VPXOR       Y8, Y2, Y0
 	VPOR        Y0, Y10, Y10
-	VMOVDQU     Y6, (SI)(R8*1)
+	VMOVDQU     Y6, (SI)(R9*1)
 	VADDPD      Y3, Y4, Y6
 	VFMSUB231PD Y9, Y6, Y4
 	VSUBPD      Y4, Y3, Y3
-	VMOVDQU     Y3, 4224(SI)(R8*1)
-	VMOVDQU     32(AX)(DI*1), Y0
-	VMULPD      32(CX)(DI*1), Y0, Y4
-	VFMSUB132PD 32(CX)(DI*1), Y4, Y0
+	VMOVDQU     Y3, 4224(SI)(R9*1)
+	VMOVDQU     32(AX)(R8*1), Y0
+	VMULPD      32(CX)(R8*1), Y0, Y4
+	VFMSUB132PD 32(CX)(R8*1), Y4, Y0
 	VADDPD      Y4, Y1, Y3
 	VFMSUB231PD Y9, Y3, Y1
 	VSUBPD      Y1, Y4, Y4
 	VPXOR       Y8, Y3, Y1
 	VPOR        Y1, Y10, Y10
-	VMOVDQU     Y4, 32(SI)(R8*1)
+	VMOVDQU     Y4, 32(SI)(R9*1)
 	VADDPD      Y0, Y5, Y7
 	VFMSUB231PD Y9, Y7, Y5
 	VSUBPD      Y5, Y0, Y0
-	VMOVDQU     Y0, 4256(SI)(R8*1)
-	VMOVDQU     64(AX)(DI*1), Y1
-	VMULPD      64(CX)(DI*1), Y1, Y4
-	VFMSUB132PD 64(CX)(DI*1), Y4, Y1
+	VMOVDQU     Y0, 4256(SI)(R9*1)
+	VMOVDQU     64(AX)(R8*1), Y1
+	VMULPD      64(CX)(R8*1), Y1, Y4
+	VFMSUB132PD 64(CX)(R8*1), Y4, Y1
 	VADDPD      Y4, Y2, Y0
 	VFMSUB231PD Y9, Y0, Y2
 	VSUBPD      Y2, Y4, Y4
 	VPXOR       Y8, Y0, Y2
 	VPOR        Y2, Y10, Y10
-	VMOVDQU     Y4, 64(SI)(R8*1)
+	VMOVDQU     Y4, 64(SI)(R9*1)
 	VADDPD      Y1, Y6, Y4
 	VFMSUB231PD Y9, Y4, Y6
 	VSUBPD      Y6, Y1, Y1
-	VMOVDQU     Y1, 4288(SI)(R8*1)
-	VMOVDQU     96(AX)(DI*1), Y2
-	VMULPD      96(CX)(DI*1), Y2, Y5
-	VFMSUB132PD 96(CX)(DI*1), Y5, Y2
+	VMOVDQU     Y1, 4288(SI)(R9*1)
+	VMOVDQU     96(AX)(R8*1), Y2
+	VMULPD      96(CX)(R8*1), Y2, Y5
+	VFMSUB132PD 96(CX)(R8*1), Y5, Y2
 	VADDPD      Y5, Y3, Y1
 	VFMSUB231PD Y9, Y1, Y3
 	VSUBPD      Y3, Y5, Y5
 	VPXOR       Y8, Y1, Y3
 	VPOR        Y3, Y10, Y10
-	VMOVDQU     Y5, 96(SI)(R8*1)
+	VMOVDQU     Y5, 96(SI)(R9*1)
 	VADDPD      Y2, Y7, Y5
 	VFMSUB231PD Y9, Y5, Y7
 	VSUBPD      Y7, Y2, Y2
-	VMOVDQU     Y2, 4320(SI)(R8*1)
+	VMOVDQU     Y2, 4320(SI)(R9*1)
+	ADDQ        $0x00000080, R9
 	ADDQ        $0x00000080, R8
-	ADDQ        $0x00000080, DI
 	JMP         product_turn
 
 product_turn_end:
-	ADDQ $0x00000010, R10
+	ADDQ $0x00000010, R11
 
 product_register:
-	SUBQ        $0x00000004, R10
+	SUBQ        $0x00000004, R11
 	JB          product_register_end
-	VMOVDQU     (AX)(DI*1), Y3
-	VMULPD      (CX)(DI*1), Y3, Y6
-	VFMSUB132PD (CX)(DI*1), Y6, Y3
+	VMOVDQU     (AX)(R8*1), Y3
+	VMULPD      (CX)(R8*1), Y3, Y6
+	VFMSUB132PD (CX)(R8*1), Y6, Y3
 	VADDPD      Y6, Y0, Y2
 	VFMSUB231PD Y9, Y2, Y0
 	VSUBPD      Y0, Y6, Y6
 	VPXOR       Y8, Y2, Y0
 	VPOR        Y0, Y10, Y10
-	VMOVDQU     Y6, (SI)(R8*1)
+	VMOVDQU     Y6, (SI)(R9*1)
 	VADDPD      Y3, Y4, Y6
 	VFMSUB231PD Y9, Y6, Y4
 	VSUBPD      Y4, Y3, Y3
-	VMOVDQU     Y3, 4224(SI)(R8*1)
+	VMOVDQU     Y3, 4224(SI)(R9*1)
 	VMOVAPD     Y2, Y0
 	VMOVAPD     Y6, Y4
+	ADDQ        $0x00000020, R9
 	ADDQ        $0x00000020, R8
-	ADDQ        $0x00000020, DI
 	JMP         product_register
 
 product_register_end:
-	ADDQ $0x00000004, R10
+	ADDQ $0x00000004, R11
 
 product_element:
-	SUBQ        $0x00000001, R10
+	SUBQ        $0x00000001, R11
 	JB          product_element_end
-	VMOVSD      (AX)(DI*1), X11
-	VMOVSD      (CX)(DI*1), X12
+	VMOVSD      (AX)(R8*1), X11
+	VMOVSD      (CX)(R8*1), X12
 	VMULPD      Y12, Y11, Y3
 	VFMSUB132PD Y12, Y3, Y11
 	VADDPD      Y3, Y0, Y2
@@ -871,19 +889,19 @@ product_element:
 	VSUBPD      Y0, Y3, Y3
 	VPXOR       Y8, Y2, Y0
 	VPOR        Y0, Y10, Y10
-	VMOVDQU     Y3, (SI)(R8*1)
+	VMOVDQU     Y3, (SI)(R9*1)
 	VADDPD      Y11, Y4, Y6
 	VFMSUB231PD Y9, Y6, Y4
 	VSUBPD      Y4, Y11, Y11
-	VMOVDQU     Y11, 4224(SI)(R8*1)
+	VMOVDQU     Y11, 4224(SI)(R9*1)
 	VMOVAPD     Y2, Y0
 	VMOVAPD     Y6, Y4
-	ADDQ        $0x00000020, R8
-	ADDQ        $0x00000008, DI
+	ADDQ        $0x00000020, R9
+	ADDQ        $0x00000008, R8
 	JMP         product_element
 
 product_element_end:
-	ADDQ    $0x00000001, R10
+	ADDQ    $0x00000001, R11
 	VPSRLQ  $0x34, Y10, Y10
 	VPTEST  Y10, Y10
 	JNZ     sum
@@ -892,43 +910,58 @@ product_element_end:
 	JNZ     sum
 	MOVL    $0x00001f80, 8516(SP)
 	LDMXCSR 8516(SP)
+	TESTQ   DI, DI
+	JZ      nothing_left
 	VMOVDQU 128(BX), Y2
 	VMOVDQU 160(BX), Y3
 	VMOVDQU 192(BX), Y6
 	VMOVDQU 224(BX), Y7
 	VMOVDQU 256(BX), Y8
-	VMOVDQU 288(BX), Y13
-	VMOVDQU 320(BX), Y14
-	VMOVDQU 352(BX), Y15
-	XORQ    R10, R10
+	VMOVDQU 288(BX), Y10
+	VMOVDQU 320(BX), Y13
+	VMOVDQU 352(BX), Y14
+	JMP     left
+
+nothing_left:
+	VPXOR Y2, Y2, Y2
+	VPXOR Y8, Y8, Y8
+	VPXOR Y3, Y3, Y3
+	VPXOR Y10, Y10, Y10
+	VPXOR Y6, Y6, Y6
+	VPXOR Y13, Y13, Y13
+	VPXOR Y7, Y7, Y7
+	VPXOR Y14, Y14, Y14
+
+left:
+	XORQ R11, R11
 
 rest_turn:
-	SUBQ        $0x00000080, R8
+	SUBQ        $0x00000080, R9
 	JB          rest_turn_end
-	VFMADD231PD (SI)(R10*1), Y9, Y2
-	VADDPD      4224(SI)(R10*1), Y8, Y8
-	VFMADD231PD 32(SI)(R10*1), Y9, Y3
-	VADDPD      4256(SI)(R10*1), Y13, Y13
-	VFMADD231PD 64(SI)(R10*1), Y9, Y6
-	VADDPD      4288(SI)(R10*1), Y14, Y14
-	VFMADD231PD 96(SI)(R10*1), Y9, Y7
-	VADDPD      4320(SI)(R10*1), Y15, Y15
-	ADDQ        $0x00000080, R10
+	VFMADD231PD (SI)(R11*1), Y9, Y2
+	VADDPD      4224(SI)(R11*1), Y8, Y8
+	VFMADD231PD 32(SI)(R11*1), Y9, Y3
+	VADDPD      4256(SI)(R11*1), Y10, Y10
+	VFMADD231PD 64(SI)(R11*1), Y9, Y6
+	VADDPD      4288(SI)(R11*1), Y13, Y13
+	VFMADD231PD 96(SI)(R11*1), Y9, Y7
+	VADDPD      4320(SI)(R11*1), Y14, Y14
+	ADDQ        $0x00000080, R11
 	JMP         rest_turn
 
 rest_turn_end:
-	ADDQ $0x00000080, R8
+	ADDQ $0x00000080, R9
 
 rest_register:
-	SUBQ        $0x00000020, R8
+	SUBQ        $0x00000020, R9
 	JB          rest_register_end
-	VFMADD231PD (SI)(R10*1), Y9, Y2
-	VADDPD      4224(SI)(R10*1), Y8, Y8
-	ADDQ        $0x00000020, R10
+	VFMADD231PD (SI)(R11*1), Y9, Y2
+	VADDPD      4224(SI)(R11*1), Y8, Y8
+	ADDQ        $0x00000020, R11
 	JMP         rest_register
 
 rest_register_end:
-	ADDQ    $0x00000020, R8
+	ADDQ    $0x00000020, R9
 	STMXCSR 8516(SP)
 	TESTL   $0x00000029, 8516(SP)
 	JNZ     sum
@@ -941,19 +974,33 @@ rest_register_end:
 	VMOVDQU Y6, 192(BX)
 	VMOVDQU Y7, 224(BX)
 	VMOVDQU Y8, 256(BX)
-	VMOVDQU Y13, 288(BX)
-	VMOVDQU Y14, 320(BX)
-	VMOVDQU Y15, 352(BX)
-	MOVQ    R11, R9
+	VMOVDQU Y10, 288(BX)
+	VMOVDQU Y13, 320(BX)
+	VMOVDQU Y14, 352(BX)
+	MOVQ    R12, R10
+	MOVQ    $0x00000001, DI
 	JMP     block
 
 sum:
+	TESTQ   DI, DI
+	JNZ     begun
+	STMXCSR 8516(SP)
+	LDMXCSR 8512(SP)
+	MOVL    8516(SP), AX
+	TESTL   $0x00000029, AX
+	SETEQ   AL
+	VZEROUPPER
+	MOVQ    R10, done+56(FP)
+	MOVB    AL, whole+64(FP)
+	RET
+
+begun:
 	VMOVDQU      (BX), Y0
 	VMOVDQU      32(BX), Y1
 	VMOVDQU      64(BX), Y4
 	VMOVDQU      96(BX), Y5
-	VBROADCASTSD above+24(FP), Y2
-	VBROADCASTSD below+32(FP), Y3
+	VBROADCASTSD above+32(FP), Y2
+	VBROADCASTSD below+40(FP), Y3
 	VSUBPD       Y2, Y0, Y0
 	VSUBPD       Y3, Y4, Y4
 	VSUBPD       Y2, Y1, Y1
@@ -1006,8 +1053,8 @@ sum:
 	TESTL        $0x00000029, AX
 	SETEQ        AL
 	VZEROUPPER
-	MOVQ         R9, done+48(FP)
-	MOVB         AL, whole+56(FP)
+	MOVQ         R10, done+56(FP)
+	MOVB         AL, whole+64(FP)
 	RET
 
 // func wideSumAVX2(x *float64, n int, starts *float64, state *float64) (done int, whole bool)
@@ -1480,5 +1527,424 @@ none:
 	SETEQ   AL
 	VZEROUPPER
 	MOVQ    R9, done+40(FP)
+	MOVB    AL, whole+48(FP)
+	RET
+
+// func gridDotAVX2(x *float64, y *float64, n int, starts *float64, state *float64) (levels int, whole bool)
+// Requires: AVX, AVX2, FMA3, SSE
+TEXT ·gridDotAVX2(SB), $3912-49
+	MOVQ     x+0(FP), AX
+	MOVQ     y+8(FP), CX
+	MOVQ     n+16(FP), DX
+	MOVQ     starts+24(FP), BX
+	LEAQ     (SP), SI
+	ADDQ     $0x3f, SI
+	ANDQ     $-64, SI
+	STMXCSR  3904(SP)
+	MOVL     $0x00001f80, 3908(SP)
+	LDMXCSR  3908(SP)
+	VPCMPEQD Y0, Y0, Y0
+	VPSLLQ   $0x36, Y0, Y0
+	VPSRLQ   $0x02, Y0, Y0
+	VPCMPEQD Y1, Y1, Y1
+	VPSRLQ   $0x01, Y1, Y1
+	XORQ     DI, DI
+	XORQ     R10, R10
+	XORQ     R11, R11
+	MOVQ     $0x0000003c, R9
+
+group:
+	VMOVDQU      (AX)(DI*1), Y6
+	VMULPD       (CX)(DI*1), Y6, Y2
+	VFMSUB132PD  (CX)(DI*1), Y2, Y6
+	VPADDQ       Y2, Y2, Y10
+	VMOVDQU      32(AX)(DI*1), Y7
+	VMULPD       32(CX)(DI*1), Y7, Y3
+	VFMSUB132PD  32(CX)(DI*1), Y3, Y7
+	VPADDQ       Y3, Y3, Y4
+	VPMAXUD      Y4, Y10, Y10
+	VMOVDQU      64(AX)(DI*1), Y8
+	VMULPD       64(CX)(DI*1), Y8, Y4
+	VFMSUB132PD  64(CX)(DI*1), Y4, Y8
+	VPADDQ       Y4, Y4, Y5
+	VPMAXUD      Y5, Y10, Y10
+	VMOVDQU      96(AX)(DI*1), Y9
+	VMULPD       96(CX)(DI*1), Y9, Y5
+	VFMSUB132PD  96(CX)(DI*1), Y5, Y9
+	VPADDQ       Y5, Y5, Y11
+	VPMAXUD      Y11, Y10, Y10
+	VEXTRACTI128 $0x01, Y10, X11
+	VPMAXUD      X11, X10, X10
+	VPSHUFD      $0x4e, X10, X11
+	VPMAXUD      X11, X10, X10
+	VMOVQ        X10, R13
+	TESTQ        R13, R13
+	JZ           next
+	SHRQ         $0x35, R13
+	MOVQ         $0x000007ef, R8
+	SUBQ         R13, R8
+	JB           none
+	IMUL3Q       $0x00000619, R8, R8
+	SHRQ         $0x10, R8
+	CMPQ         R8, R9
+	JE           ready
+	MOVQ         R8, R9
+	CMPQ         R11, $0x00
+	JNE          begun
+	MOVQ         R8, R10
+	MOVQ         R8, R11
+
+begun:
+	LEAQ 4(R8), R13
+	CMPQ R13, R11
+	JBE  reach_end
+
+reach:
+	VBROADCASTSD (BX)(R11*8), Y10
+	MOVQ         R11, R12
+	SHLQ         $0x06, R12
+	ADDQ         SI, R12
+	VMOVDQU      Y10, (R12)
+	VMOVDQU      Y10, 32(R12)
+	INCQ         R11
+	CMPQ         R11, R13
+	JB           reach
+	SUBQ         R10, R13
+	CMPQ         R13, $0x10
+	JA           none
+
+reach_end:
+	CMPQ R8, R10
+	JAE  placed
+
+lower:
+	DECQ         R10
+	VBROADCASTSD (BX)(R10*8), Y10
+	MOVQ         R10, R12
+	SHLQ         $0x06, R12
+	ADDQ         SI, R12
+	VMOVDQU      Y10, (R12)
+	VMOVDQU      Y10, 32(R12)
+	CMPQ         R8, R10
+	JB           lower
+	MOVQ         R11, R13
+	SUBQ         R10, R13
+	CMPQ         R13, $0x10
+	JA           none
+
+placed:
+	MOVQ R9, R12
+	SHLQ $0x06, R12
+	ADDQ SI, R12
+
+ready:
+	VMOVDQU      (R12), Y10
+	VADDPD       Y2, Y10, Y11
+	VFMSUB231PD  Y0, Y11, Y10
+	VFNMADD231PD Y0, Y10, Y2
+	VADDPD       Y3, Y11, Y10
+	VFMSUB231PD  Y0, Y10, Y11
+	VSUBPD       Y11, Y3, Y3
+	VADDPD       Y4, Y10, Y11
+	VFMSUB231PD  Y0, Y11, Y10
+	VFNMADD231PD Y0, Y10, Y4
+	VADDPD       Y5, Y11, Y10
+	VFMSUB231PD  Y0, Y10, Y11
+	VSUBPD       Y11, Y5, Y5
+	VMOVDQU      Y10, (R12)
+	VMOVDQU      64(R12), Y10
+	VADDPD       Y2, Y10, Y11
+	VFMSUB231PD  Y0, Y11, Y10
+	VFNMADD231PD Y0, Y10, Y2
+	VADDPD       Y3, Y11, Y10
+	VFMSUB231PD  Y0, Y10, Y11
+	VSUBPD       Y11, Y3, Y3
+	VADDPD       Y4, Y10, Y11
+	VFMSUB231PD  Y0, Y11, Y10
+	VFNMADD231PD Y0, Y10, Y4
+	VADDPD       Y5, Y11, Y10
+	VFMSUB231PD  Y0, Y10, Y11
+	VSUBPD       Y11, Y5, Y5
+	VMOVDQU      Y10, 64(R12)
+	VMOVDQU      96(R12), Y10
+	VADDPD       Y6, Y10, Y11
+	VFMSUB231PD  Y0, Y11, Y10
+	VFNMADD231PD Y0, Y10, Y6
+	VADDPD       Y7, Y11, Y10
+	VFMSUB231PD  Y0, Y10, Y11
+	VSUBPD       Y11, Y7, Y7
+	VADDPD       Y8, Y10, Y11
+	VFMSUB231PD  Y0, Y11, Y10
+	VFNMADD231PD Y0, Y10, Y8
+	VADDPD       Y9, Y11, Y10
+	VFMSUB231PD  Y0, Y10, Y11
+	VSUBPD       Y11, Y9, Y9
+	VMOVDQU      Y10, 96(R12)
+	VMOVDQU      128(R12), Y10
+	VADDPD       Y2, Y10, Y11
+	VFMSUB231PD  Y0, Y11, Y10
+	VFNMADD231PD Y0, Y10, Y2
+	VADDPD       Y3, Y11, Y10
+	VFMSUB231PD  Y0, Y10, Y11
+	VSUBPD       Y11, Y3, Y3
+	VADDPD       Y4, Y10, Y11
+	VFMSUB231PD  Y0, Y11, Y10
+	VFNMADD231PD Y0, Y10, Y4
+	VADDPD       Y5, Y11, Y10
+	VFMSUB231PD  Y0, Y10, Y11
+	VSUBPD       Y11, Y5, Y5
+	VMOVDQU      Y10, 128(R12)
+	VMOVDQU      160(R12), Y10
+	VADDPD       Y6, Y10, Y11
+	VFMSUB231PD  Y0, Y11, Y10
+	VFNMADD231PD Y0, Y10, Y6
+	VADDPD       Y7, Y11, Y10
+	VFMSUB231PD  Y0, Y10, Y11
+	VSUBPD       Y11, Y7, Y7
+	VADDPD       Y8, Y10, Y11
+	VFMSUB231PD  Y0, Y11, Y10
+	VFNMADD231PD Y0, Y10, Y8
+	VADDPD       Y9, Y11, Y10
+	VFMSUB231PD  Y0, Y10, Y11
+	VSUBPD       Y11, Y9, Y9
+	VMOVDQU      Y10, 160(R12)
+	VMOVDQU      224(R12), Y10
+	VADDPD       Y6, Y10, Y11
+	VFMSUB231PD  Y0, Y11, Y10
+	VFNMADD231PD Y0, Y10, Y6
+	VADDPD       Y7, Y11, Y10
+	VFMSUB231PD  Y0, Y10, Y11
+	VSUBPD       Y11, Y7, Y7
+	VADDPD       Y8, Y10, Y11
+	VFMSUB231PD  Y0, Y11, Y10
+	VFNMADD231PD Y0, Y10, Y8
+	VADDPD       Y9, Y11, Y10
+	VFMSUB231PD  Y0, Y10, Y11
+	VSUBPD       Y11, Y9, Y9
+	VMOVDQU      Y10, 224(R12)
+	VPOR         Y2, Y3, Y10
+	VPOR         Y4, Y10, Y10
+	VPOR         Y5, Y10, Y10
+	VPOR         Y6, Y10, Y10
+	VPOR         Y7, Y10, Y10
+	VPOR         Y8, Y10, Y10
+	VPOR         Y9, Y10, Y10
+	VPTEST       Y1, Y10
+	JNZ          more
+
+next:
+	ADDQ         $0x00000080, DI
+	SUBQ         $0x00000010, DX
+	JNZ          group
+	STMXCSR      3908(SP)
+	TESTL        $0x00000019, 3908(SP)
+	JNZ          none
+	MOVL         $0x00001f80, 3908(SP)
+	LDMXCSR      3908(SP)
+	MOVQ         state+32(FP), AX
+	CMPQ         R11, $0x00
+	JNE          some
+	VBROADCASTSD (BX)(R11*8), Y0
+	MOVQ         R11, CX
+	SHLQ         $0x06, CX
+	ADDQ         SI, CX
+	VMOVDQU      Y0, (CX)
+	VMOVDQU      Y0, 32(CX)
+	INCQ         R11
+
+some:
+	XORQ DI, DI
+	MOVQ R10, R8
+	MOVQ R8, R12
+	SHLQ $0x06, R12
+	ADDQ SI, R12
+
+level:
+	VBROADCASTSD (BX)(R8*8), Y0
+	VMOVDQU      (R12), Y1
+	VSUBPD       Y0, Y1, Y1
+	VMOVDQU      32(R12), Y2
+	VSUBPD       Y0, Y2, Y2
+	VADDPD       Y2, Y1, Y1
+	MOVQ         DI, R13
+	SHLQ         $0x05, R13
+	VMOVDQU      Y1, (AX)(R13*1)
+	VEXTRACTF128 $0x01, Y1, X0
+	VADDPD       X0, X1, X1
+	VPERMILPD    $0x01, X1, X0
+	VADDSD       X0, X1, X1
+	VMOVSD       X1, 1024(AX)(DI*8)
+	ADDQ         $0x00000040, R12
+	INCQ         DI
+	INCQ         R8
+	CMPQ         R8, R11
+	JB           level
+	STMXCSR      3908(SP)
+	LDMXCSR      3904(SP)
+	MOVL         3908(SP), AX
+	TESTL        $0x00000029, AX
+	SETEQ        AL
+	VZEROUPPER
+	MOVQ         DI, levels+40(FP)
+	MOVB         AL, whole+48(FP)
+	RET
+
+more:
+	MOVQ R12, R14
+
+again:
+	ADDQ $0x04, R8
+	LEAQ 4(R8), R13
+	CMPQ R13, R11
+	JBE  reach_again_end
+
+reach_again:
+	VBROADCASTSD (BX)(R11*8), Y10
+	MOVQ         R11, R15
+	SHLQ         $0x06, R15
+	ADDQ         SI, R15
+	VMOVDQU      Y10, (R15)
+	VMOVDQU      Y10, 32(R15)
+	INCQ         R11
+	CMPQ         R11, R13
+	JB           reach_again
+	SUBQ         R10, R13
+	CMPQ         R13, $0x10
+	JA           none
+
+reach_again_end:
+	VMOVDQU      192(R14), Y10
+	VADDPD       Y2, Y10, Y11
+	VFMSUB231PD  Y0, Y11, Y10
+	VFNMADD231PD Y0, Y10, Y2
+	VADDPD       Y3, Y11, Y10
+	VFMSUB231PD  Y0, Y10, Y11
+	VSUBPD       Y11, Y3, Y3
+	VADDPD       Y4, Y10, Y11
+	VFMSUB231PD  Y0, Y11, Y10
+	VFNMADD231PD Y0, Y10, Y4
+	VADDPD       Y5, Y11, Y10
+	VFMSUB231PD  Y0, Y10, Y11
+	VSUBPD       Y11, Y5, Y5
+	VMOVDQU      Y10, 192(R14)
+	VMOVDQU      288(R14), Y10
+	VADDPD       Y6, Y10, Y11
+	VFMSUB231PD  Y0, Y11, Y10
+	VFNMADD231PD Y0, Y10, Y6
+	VADDPD       Y7, Y11, Y10
+	VFMSUB231PD  Y0, Y10, Y11
+	VSUBPD       Y11, Y7, Y7
+	VADDPD       Y8, Y10, Y11
+	VFMSUB231PD  Y0, Y11, Y10
+	VFNMADD231PD Y0, Y10, Y8
+	VADDPD       Y9, Y11, Y10
+	VFMSUB231PD  Y0, Y10, Y11
+	VSUBPD       Y11, Y9, Y9
+	VMOVDQU      Y10, 288(R14)
+	VMOVDQU      256(R14), Y10
+	VADDPD       Y2, Y10, Y11
+	VFMSUB231PD  Y0, Y11, Y10
+	VFNMADD231PD Y0, Y10, Y2
+	VADDPD       Y3, Y11, Y10
+	VFMSUB231PD  Y0, Y10, Y11
+	VSUBPD       Y11, Y3, Y3
+	VADDPD       Y4, Y10, Y11
+	VFMSUB231PD  Y0, Y11, Y10
+	VFNMADD231PD Y0, Y10, Y4
+	VADDPD       Y5, Y11, Y10
+	VFMSUB231PD  Y0, Y10, Y11
+	VSUBPD       Y11, Y5, Y5
+	VMOVDQU      Y10, 256(R14)
+	VMOVDQU      352(R14), Y10
+	VADDPD       Y6, Y10, Y11
+	VFMSUB231PD  Y0, Y11, Y10
+	VFNMADD231PD Y0, Y10, Y6
+	VADDPD       Y7, Y11, Y10
+	VFMSUB231PD  Y0, Y10, Y11
+	VSUBPD       Y11, Y7, Y7
+	VADDPD       Y8, Y10, Y11
+	VFMSUB231PD  Y0, Y11, Y10
+	VFNMADD231PD Y0, Y10, Y8
+	VADDPD       Y9, Y11, Y10
+	VFMSUB231PD  Y0, Y10, Y11
+	VSUBPD       Y11, Y9, Y9
+	VMOVDQU      Y10, 352(R14)
+	VMOVDQU      320(R14), Y10
+	VADDPD       Y2, Y10, Y11
+	VFMSUB231PD  Y0, Y11, Y10
+	VFNMADD231PD Y0, Y10, Y2
+	VADDPD       Y3, Y11, Y10
+	VFMSUB231PD  Y0, Y10, Y11
+	VSUBPD       Y11, Y3, Y3
+	VADDPD       Y4, Y10, Y11
+	VFMSUB231PD  Y0, Y11, Y10
+	VFNMADD231PD Y0, Y10, Y4
+	VADDPD       Y5, Y11, Y10
+	VFMSUB231PD  Y0, Y10, Y11
+	VSUBPD       Y11, Y5, Y5
+	VMOVDQU      Y10, 320(R14)
+	VMOVDQU      416(R14), Y10
+	VADDPD       Y6, Y10, Y11
+	VFMSUB231PD  Y0, Y11, Y10
+	VFNMADD231PD Y0, Y10, Y6
+	VADDPD       Y7, Y11, Y10
+	VFMSUB231PD  Y0, Y10, Y11
+	VSUBPD       Y11, Y7, Y7
+	VADDPD       Y8, Y10, Y11
+	VFMSUB231PD  Y0, Y11, Y10
+	VFNMADD231PD Y0, Y10, Y8
+	VADDPD       Y9, Y11, Y10
+	VFMSUB231PD  Y0, Y10, Y11
+	VSUBPD       Y11, Y9, Y9
+	VMOVDQU      Y10, 416(R14)
+	VMOVDQU      384(R14), Y10
+	VADDPD       Y2, Y10, Y11
+	VFMSUB231PD  Y0, Y11, Y10
+	VFNMADD231PD Y0, Y10, Y2
+	VADDPD       Y3, Y11, Y10
+	VFMSUB231PD  Y0, Y10, Y11
+	VSUBPD       Y11, Y3, Y3
+	VADDPD       Y4, Y10, Y11
+	VFMSUB231PD  Y0, Y11, Y10
+	VFNMADD231PD Y0, Y10, Y4
+	VADDPD       Y5, Y11, Y10
+	VFMSUB231PD  Y0, Y10, Y11
+	VSUBPD       Y11, Y5, Y5
+	VMOVDQU      Y10, 384(R14)
+	VMOVDQU      480(R14), Y10
+	VADDPD       Y6, Y10, Y11
+	VFMSUB231PD  Y0, Y11, Y10
+	VFNMADD231PD Y0, Y10, Y6
+	VADDPD       Y7, Y11, Y10
+	VFMSUB231PD  Y0, Y10, Y11
+	VSUBPD       Y11, Y7, Y7
+	VADDPD       Y8, Y10, Y11
+	VFMSUB231PD  Y0, Y11, Y10
+	VFNMADD231PD Y0, Y10, Y8
+	VADDPD       Y9, Y11, Y10
+	VFMSUB231PD  Y0, Y10, Y11
+	VSUBPD       Y11, Y9, Y9
+	VMOVDQU      Y10, 480(R14)
+	ADDQ         $0x00000100, R14
+	VPOR         Y2, Y3, Y10
+	VPOR         Y4, Y10, Y10
+	VPOR         Y5, Y10, Y10
+	VPOR         Y6, Y10, Y10
+	VPOR         Y7, Y10, Y10
+	VPOR         Y8, Y10, Y10
+	VPOR         Y9, Y10, Y10
+	VPTEST       Y1, Y10
+	JNZ          again
+	JMP          next
+
+none:
+	XORQ    DI, DI
+	STMXCSR 3908(SP)
+	LDMXCSR 3904(SP)
+	MOVL    3908(SP), AX
+	TESTL   $0x00000029, AX
+	SETEQ   AL
+	VZEROUPPER
+	MOVQ    DI, levels+40(FP)
 	MOVB    AL, whole+48(FP)
 	RET

@@ -83,6 +83,43 @@ func BenchmarkAddProducts(b *testing.B) {
 	}
 }
 
+// BenchmarkAddProductsStrided has products of every third element.
+func BenchmarkAddProductsStrided(b *testing.B) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for _, n := range benchLengths[1:4] {
+		x, y := draw(r, 3*n, (*rand.Rand).NormFloat64), draw(r, 3*n, (*rand.Rand).NormFloat64)
+		for _, k := range exact.Kernels() {
+			b.Run(fmt.Sprintf("%d/%v", n, k), func(b *testing.B) {
+				var a exact.Accumulator
+				for b.Loop() {
+					exact.AddProductsStridedBy(k, &a, x, 3, y, 3)
+				}
+				sink = a.Round()
+			})
+		}
+	}
+}
+
+// BenchmarkAddInner has as many complex numbers as BenchmarkAddProductsStrided has elements.
+func BenchmarkAddInner(b *testing.B) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for _, n := range append([]int{32}, benchLengths[1:4]...) {
+		x, y := make([]complex128, n), make([]complex128, n)
+		for i := range x {
+			x[i], y[i] = complex(r.NormFloat64(), r.NormFloat64()), complex(r.NormFloat64(), r.NormFloat64())
+		}
+		for _, k := range exact.Kernels() {
+			b.Run(fmt.Sprintf("%d/%v", n, k), func(b *testing.B) {
+				var c exact.Complex
+				for b.Loop() {
+					exact.AddInnerBy(k, &c, x, y)
+				}
+				sink = real(c.Round())
+			})
+		}
+	}
+}
+
 // BenchmarkRounding has the sums that AddSlice and AddProducts are exact ones of: "go" in
 // the order of the terms, the others with eight registers of sums.
 func BenchmarkRounding(b *testing.B) {

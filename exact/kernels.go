@@ -1,6 +1,9 @@
 package exact
 
-import "math"
+import (
+	"math"
+	"unsafe"
+)
 
 // kernels is the set of instructions that sums of slices use.
 type kernels uint8
@@ -179,17 +182,21 @@ func (a *Accumulator) addLimbs(k kernels, x []float64) {
 	}
 }
 
-// dotState is what a kernel has of an inner product.
-type dotState struct {
-	chains [96]float64
-	total  [4]float64
-}
+// dotState is what a kernel has of an inner product: chains, a register each, and after those of the widest
+// registers their sums.
+type dotState [dotWords]float64
 
-func (s *dotState) flush(a *Accumulator, whole bool) {
+const (
+	dotChains = 12
+	dotTotals = 4
+	dotWords  = dotChains*8 + dotTotals
+)
+
+func (s *dotState) flush(a *Accumulator, k kernels, whole bool) {
 	if whole {
-		a.addAll(s.total[:])
+		a.addAll(s[dotChains*8:])
 	} else {
-		a.addAll(s.chains[:])
+		a.addAll(s[:dotChains*k.lanes()])
 	}
 }
 
@@ -221,7 +228,7 @@ func exponents(x, y float64) int {
 func guess(x, y []float64) (k int, tooWide bool) {
 	low, high := 2*expInf, 0
 	n := min(len(x), dotBlock)
-	for i := 0; i < n; i += n / samples {
+	for i := 0; i < n; i += max(n/samples, 1) {
 		e := exponents(x[i], y[i])
 		if high = max(high, e); x[i] != 0 && y[i] != 0 {
 			low = min(low, e)
@@ -230,41 +237,93 @@ func guess(x, y []float64) (k int, tooWide bool) {
 	return aboveFor(high + 2), high > low+dotWidth
 }
 
-// dotKernel adds the products of x and y: what is not exact in a kernel, as integers.
-func (a *Accumulator) dotKernel(k kernels, x, y []float64) {
-	var t *productTable
-	above, wide := guess(x, y)
-	handed := 1
-	if wide {
-		handed = maxHanded
-		n := min(len(x), handed*dotBlock)
-		a.addWideProducts(k, &t, x[:n], y[:n])
-		x, y = x[n:], y[n:]
+// products is a sum of products, as terms is one of terms.
+type products struct {
+	memory  [dotWords + 7]float64
+	place   int // in memory, where state begins
+	t       *productTable
+	above   int // k, where the running sum above begins
+	room    int // of so many products, of those of a stretch
+	wide    int // so many of the next products are not for the kernel
+	handed  int // blocks that are not, the next time that it hands one back
+	k       kernels
+	guessed bool // above has been
+	empty   bool // no products are in state
+	whole   bool // as the kernel has said of state
+}
+
+// start makes a sum of no products.
+func (s *products) start(k kernels) {
+	s.k, s.t, s.guessed, s.room, s.empty, s.wide, s.handed = k, nil, false, dotStretch, true, 0, 1
+	s.place = int(-uintptr(unsafe.Pointer(&s.memory)) % 64 / 8)
+}
+
+// state is what the kernel has. It begins a line of the cache: a register that lies across two takes longer.
+func (s *products) state() *dotState { return (*dotState)(s.memory[s.place:][:dotWords]) }
+
+// add adds the products of x and y: what is not exact in a kernel, as integers.
+func (s *products) add(a *Accumulator, x, y []float64) {
+	a.noteProducts(x, y)
+	if s.k == plain {
+		a.addIntegerProducts(&s.t, x, y)
+		return
+	}
+	if !s.guessed && len(x) > 0 {
+		var wide bool
+		if s.above, wide = guess(x, y); wide {
+			s.refuse(maxHanded)
+		}
+		s.guessed = true
 	}
 	for len(x) > 0 {
-		var s dotState
-		n := min(len(x), dotStretch)
-		done, whole := k.dot(&x[0], &y[0], n, start(above), start(above-belowBits), &s)
-		if done > 0 {
-			s.flush(a, whole)
-			x, y = x[done:], y[done:]
-		}
-		if done == n { // a part of it may be chance
-			handed = 1
+		if s.wide > 0 {
+			n := min(len(x), s.wide)
+			a.addWideProducts(s.k, &s.t, x[:n], y[:n])
+			x, y = x[n:], y[n:]
+			s.wide -= n
 			continue
 		}
+		n := min(len(x), s.room)
+		var done int
+		done, s.whole = s.k.dot(&x[0], &y[0], n, s.empty, start(s.above), start(s.above-belowBits), s.state())
+		x, y = x[done:], y[done:]
+		s.empty = s.empty && done == 0
+		if s.room -= done; done == n {
+			if s.room == 0 { // a part of it may be chance
+				s.flush(a)
+				s.handed = 1
+			}
+			continue
+		}
+		s.flush(a)
 		n = min(len(x), dotBlock)
-		low, high := k.extent(x[:n], y[:n], 1)
-		if best := aboveFor(high); best != above && high <= low+dotRoom {
-			above = best
+		low, high := s.k.extent(x[:n], y[:n], 1)
+		if best := aboveFor(high); best != s.above && high <= low+dotRoom {
+			s.above = best
 			continue
 		}
-		n = min(len(x), handed*dotBlock)
-		a.addWideProducts(k, &t, x[:n], y[:n])
-		x, y = x[n:], y[n:]
-		handed = min(2*handed, maxHanded)
+		s.refuse(s.handed)
 	}
-	t.release(a)
+}
+
+// refuse keeps so many blocks from the kernel, and twice as many the next time.
+func (s *products) refuse(blocks int) { s.wide, s.handed = blocks*dotBlock, min(2*blocks, maxHanded) }
+
+// flush adds to a what is in state, and begins anew.
+func (s *products) flush(a *Accumulator) {
+	if !s.empty {
+		s.state().flush(a, s.k, s.whole)
+		s.empty = true
+	}
+	s.room = dotStretch
+}
+
+// finish adds to a what is not there yet.
+func (s *products) finish(a *Accumulator) {
+	if !s.empty {
+		s.state().flush(a, s.k, s.whole)
+	}
+	s.t.release(a)
 }
 
 // addWideProducts adds the products of x and y by running sums of several levels where these have

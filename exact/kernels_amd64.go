@@ -25,11 +25,11 @@ func (k kernels) sum(x *float64, n int, s *sumState) (done int, whole bool) {
 	return sumAVX2(x, n, &s.chains[0])
 }
 
-func (k kernels) dot(x, y *float64, n int, above, below float64, s *dotState) (done int, whole bool) {
+func (k kernels) dot(x, y *float64, n int, fresh bool, above, below float64, s *dotState) (done int, whole bool) {
 	if k == avx512 {
-		return dotAVX512(x, y, n, above, below, &s.chains[0])
+		return dotAVX512(x, y, n, fresh, above, below, &s[0])
 	}
-	return dotAVX2(x, y, n, above, below, &s.chains[0])
+	return dotAVX2(x, y, n, fresh, above, below, &s[0])
 }
 
 func (k kernels) wideSum(x *float64, n int, starts *float64, state *wideState) (done int, whole bool) {
@@ -46,8 +46,11 @@ func (k kernels) wideDot(x, y *float64, n int, starts *float64, state *wideState
 	return wideDotAVX2(x, y, n, starts, &state[0])
 }
 
-func (kernels) farDot(x, y *float64, n int, starts *float64, state *wideState) (done int, whole bool) {
-	return farDotAVX512(x, y, n, starts, &state[0])
+func (k kernels) gridDot(x, y *float64, n int, starts *float64, state *gridState) (levels int, whole bool) {
+	if k == avx512 {
+		return gridDotAVX512(x, y, n, starts, &state[0])
+	}
+	return gridDotAVX2(x, y, n, starts, &state[0])
 }
 
 func (k kernels) lanes() int {

@@ -8,7 +8,7 @@ func (kernels) sum(*float64, int, *sumState) (int, bool) { panic("exact: no kern
 
 func (kernels) limbs(*float64, int, *[limbs]int64) int { panic("exact: no kernel") }
 
-func (kernels) dot(_, _ *float64, _ int, _, _ float64, _ *dotState) (int, bool) {
+func (kernels) dot(_, _ *float64, _ int, _ bool, _, _ float64, _ *dotState) (int, bool) {
 	panic("exact: no kernel")
 }
 
@@ -18,7 +18,7 @@ func (kernels) wideDot(_, _ *float64, _ int, _ *float64, _ *wideState) (int, boo
 	panic("exact: no kernel")
 }
 
-func (kernels) farDot(_, _ *float64, _ int, _ *float64, _ *wideState) (int, bool) {
+func (kernels) gridDot(_, _ *float64, _ int, _ *float64, _ *gridState) (int, bool) {
 	panic("exact: no kernel")
 }
 

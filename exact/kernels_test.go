@@ -51,24 +51,22 @@ func requireKernels(t testing.TB, x, y []float64, about ...any) {
 }
 
 // As many terms as there is room for: each as large as the first level expects, of one sign, with all bits, and
-// small ones, for which the lowest level is there.
+// small ones, for which the lowest level is there. The bases are in all places between two levels.
 func TestKernelsOfLevelsAreFull(t *testing.T) {
-	const sums, products, far = 239, 60, 438 // there is room for terms that are so much smaller
 	r := rand.New(rand.NewPCG(31, 32))
 	for _, c := range []struct {
 		low            int
 		sums, products bool // have levels enough
-		with512        bool // products have, by AVX-512
 	}{
-		{0, true, true, false},
-		{products, true, true, false},
-		{products + 5, true, false, true},
-		{sums, true, false, true},
-		{sums + 5, false, false, true},
-		{far, false, false, true},
-		{far + 10, false, false, false},
+		{0, true, true},
+		{60, true, true},
+		{65, true, true},
+		{239, true, true},
+		{244, false, true},
+		{520, false, true},
+		{610, false, false},
 	} {
-		for _, base := range []int{0, -200, 500} {
+		for base := -200; base <= 500; base += 31 {
 			x, y := make([]float64, exact.WideBlock), make([]float64, exact.WideBlock)
 			for i := range x {
 				x[i], y[i] = math.Ldexp(2-0x1p-52, base), 2-0x1p-52
@@ -81,7 +79,45 @@ func TestKernelsOfLevelsAreFull(t *testing.T) {
 				var a exact.Accumulator
 				terms, pairs := k.AddLevels(&a, x, y)
 				require.Equal(t, c.sums, terms == 0, "%v %+v %d", k, c, base)
-				require.Equal(t, c.products || c.with512 && k.String() == "avx512", pairs == 0, "%v %+v %d", k, c, base)
+				require.Equal(t, c.products, pairs == 0, "%v %+v %d", k, c, base)
+			}
+		}
+	}
+}
+
+// Levels take zeroes of either sign, alone and between others, but no product that is not zero and is rounded to
+// it, or whose error is, and nothing that is not finite.
+func TestKernelsOfLevelsAndZeroes(t *testing.T) {
+	for _, c := range []struct {
+		x, y float64
+		take bool
+	}{
+		{0, 1, true},
+		{math.Copysign(0, -1), 1, true},
+		{0x1p-1074, 1, true},
+		{0x1p-600, 0x1p-600, false},
+		{0x1p-1074, 0x1p-1074, false},
+		{0x1p-500 + 0x1p-552, 0x1p-500 + 0x1p-552, false},
+		{math.Inf(1), 0, false},
+		{math.NaN(), 1, false},
+		{math.MaxFloat64, 2, false},
+		{math.MaxFloat64, 1, false},
+	} {
+		for _, other := range []float64{0, 0x1p-500, -0x1p-540} {
+			for _, n := range []int{1, 63, 64, 130, exact.WideBlock} {
+				x, y := make([]float64, n), make([]float64, n)
+				for i := range x {
+					x[i], y[i] = other, 0x1p-20
+				}
+				x[n/2], y[n/2] = c.x, c.y
+				requireKernels(t, x, y, c, other, n)
+				for _, k := range exact.Kernels()[1:] {
+					var a exact.Accumulator
+					_, products := k.AddLevels(&a, x, y)
+					if other == 0 {
+						require.Equal(t, c.take, products == 0, "%v %+v %d", k, c, n)
+					}
+				}
 			}
 		}
 	}

@@ -82,8 +82,10 @@ func (a *Accumulator) addProducts(k kernels, x, y []float64) {
 		panic("exact: AddProducts of slices that differ in length")
 	}
 	if k != plain && len(x) >= dotFrom {
-		a.noteProducts(x, y)
-		a.dotKernel(k, x, y)
+		var s products
+		s.start(k)
+		s.add(a, x, y)
+		s.finish(a)
 		return
 	}
 	var t *productTable

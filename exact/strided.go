@@ -14,19 +14,19 @@ type Float interface{ float32 | float64 }
 // gathered is how many elements are laid side by side at a time, in the first-level cache; measured.
 const gathered = 1024
 
-// scratch is where that is done.
-type scratch struct {
+// sides is where that is done: 24 KiB, which the allocator has begin at a page.
+type sides struct {
 	x, y   [gathered]float64
 	narrow [2][gathered]float32
 }
 
-var scratchPool = sync.Pool{New: func() any { return new(scratch) }}
-
-// pieces returns how many of n elements, which are some, to take at a time: none is a short rest.
-func pieces(n int) int {
-	count := (n + gathered - 1) / gathered
-	return ((n+count-1)/count + 7) &^ 7
+// scratch has, beside it, sums of products, which need not be cleared.
+type scratch struct {
+	*sides
+	re, im products
 }
+
+var scratchPool = sync.Pool{New: func() any { return &scratch{sides: new(sides)} }}
 
 // AddStrided adds x[0], x[stride], x[2·stride] and so on, exactly, as far as x goes. It panics if
 // stride is less than 1.
@@ -78,16 +78,18 @@ func addProductsStrided[T Float](k kernels, a *Accumulator, x []T, strideX int, 
 	}
 	b := scratchPool.Get().(*scratch)
 	if squares := &x[0] == &y[0] && strideX == strideY; isWide || squares || k == plain {
-		piece := pieces(n)
-		for i := 0; i < n; i += piece {
-			m := min(piece, n-i)
+		s := &b.re
+		s.start(k)
+		for i := 0; i < n; i += gathered {
+			m := min(gathered, n-i)
 			px := wide(k, &b.x, &b.narrow[0], x[i*strideX:], strideX, m)
 			py := px
 			if !squares {
 				py = wide(k, &b.y, &b.narrow[1], y[i*strideY:], strideY, m)
 			}
-			a.addProducts(k, px, py)
+			s.add(a, px, py)
 		}
+		s.finish(a)
 	} else {
 		nx, _ := as[float32](x)
 		ny, _ := as[float32](y)
@@ -308,9 +310,11 @@ func addTurns[F Float](k kernels, c *Complex, x, y []F) {
 		re.finish(&c.Re)
 		im.finish(&c.Im)
 	} else {
-		piece := pieces(len(x))
-		for i := 0; i < len(x); i += piece {
-			m := min(piece, len(x)-i)
+		re, im := &b.re, &b.im
+		re.start(k)
+		im.start(k)
+		for i := 0; i < len(x); i += gathered {
+			m := min(gathered, len(x)-i)
 			px, turned := wide(k, &b.x, &b.narrow[0], x[i:], 1, m), b.x[:m]
 			py := px
 			if squares {
@@ -318,10 +322,12 @@ func addTurns[F Float](k kernels, c *Complex, x, y []F) {
 			} else {
 				py = wide(k, &b.y, &b.narrow[1], y[i:], 1, m)
 			}
-			c.Re.addProducts(k, px, py)
+			re.add(&c.Re, px, py)
 			turn(k, turned, px)
-			c.Im.addProducts(k, turned, py)
+			im.add(&c.Im, turned, py)
 		}
+		re.finish(&c.Re)
+		im.finish(&c.Im)
 	}
 	scratchPool.Put(b)
 }

@@ -6,7 +6,7 @@ import "math"
 // not take has its place in the next one, which begins at a power of two that is less by levelBits.
 const (
 	levelBits = 42
-	maxLevels = 13
+	maxLevels = 7
 
 	// The terms of a call. The start of a level is 1.5·2^k, and what is added to it at most 2^(k-roomBits),
 	// twice for each product: so many leave it between 2^k and 2^(k+1).
@@ -27,10 +27,10 @@ type levels struct {
 	lastBit, size int
 }
 
-// Those of terms, and of products: more levels take longer. Only AVX-512 has registers for the last.
+// Those of terms, and of products.
 var (
-	termLevels    = []levels{{7, 1075, 1022}}
-	productLevels = []levels{{4, 2150, 2044}, {maxLevels, 2150, 2044}}
+	termLevels    = levels{7, 1075, 1022}
+	productLevels = levels{4, 2150, 2044}
 )
 
 // top returns where the first level begins for terms of exponents up to high.
@@ -55,13 +55,10 @@ func (l *levels) add(a *Accumulator, k kernels, x, y []float64, top int) bool {
 	var s wideState
 	var done int
 	var whole bool
-	switch { // no calls by a value, which would have the arrays allocated
-	case len(y) == 0:
+	if len(y) == 0 { // no calls by a value, which would have the arrays allocated
 		done, whole = k.wideSum(&x[0], len(x), &starts[0], &s)
-	case l.levels < maxLevels:
+	} else {
 		done, whole = k.wideDot(&x[0], &y[0], len(x), &starts[0], &s)
-	default:
-		done, whole = k.farDot(&x[0], &y[0], len(x), &starts[0], &s)
 	}
 	if done == 0 {
 		return false
@@ -78,25 +75,20 @@ func (l *levels) add(a *Accumulator, k kernels, x, y []float64, top int) bool {
 // addLevels adds the elements of x, or, unless y is nil, the products of x and y, block by block, up to the
 // first block of which the exponents are too many. It returns what is left of x.
 func (a *Accumulator) addLevels(k kernels, x, y []float64) []float64 {
-	kinds := termLevels
-	switch {
-	case y != nil && k == avx512:
-		kinds = productLevels
-	case y != nil:
-		kinds = productLevels[:1]
+	l := &termLevels
+	if y != nil {
+		l = &productLevels
 	}
-	var l *levels
-	top := 0
+	known, top := false, 0
 	for len(x) > 0 {
 		n := min(len(x), wideBlock)
 		block, others := x[:n], y[:min(n, len(y))]
-		if l != nil && l != &kinds[0] { // which takes longer, and may not be needed any more
-			if low, high := k.extent(block, others, max(n/samples, 1)); kinds[0].fits(low, high) {
-				l = nil
+		if !known || !l.add(a, k, block, others, top) {
+			low, high := k.extent(block, others, max(n/samples, 1))
+			if known = l.fits(low, high); known {
+				known, top = a.addFirst(k, l, block, others)
 			}
-		}
-		if l == nil || !l.add(a, k, block, others, top) {
-			if l, top = a.addFirst(k, kinds, block, others); l == nil {
+			if !known && (y == nil || high > low+gridWidth || !a.addGrid(k, block, others)) {
 				return x
 			}
 		}
@@ -105,22 +97,63 @@ func (a *Accumulator) addLevels(k kernels, x, y []float64) []float64 {
 	return x
 }
 
-// addFirst adds a block by the first of several kinds of levels that has room for it, and returns that, and
-// where its levels begin; nil if there is none.
-func (a *Accumulator) addFirst(k kernels, kinds []levels, x, y []float64) (l *levels, top int) {
-	most := &kinds[len(kinds)-1]
-	if low, high := k.extent(x, y, max(len(x)/samples, 1)); !most.fits(low, high) {
-		return nil, 0
-	}
+// addFirst adds a block if there is room for it, and returns where its levels begin.
+func (a *Accumulator) addFirst(k kernels, l *levels, x, y []float64) (done bool, top int) {
 	low, high := k.extent(x, y, 1)
-	high++ // what follows may be a little larger
-	for i := range kinds {
-		l = &kinds[i]
-		if top = l.top(high); l.fits(low, high) && l.add(a, k, x, y, top) {
-			return l, top
+	top = l.top(high + 1) // what follows may be a little larger
+	return l.fits(low, high+1) && l.add(a, k, x, y, top), top
+}
+
+// The levels for products of any exponents, as far apart.
+const (
+	gridLevels = 60
+	// A block may use so many, one after the other: more take longer than integers do.
+	gridUsed = 16
+	// What the kernels take at once, or twice that.
+	gridGroup = 32
+	// Among a few products a difference of exponents is looked for that takes too many levels.
+	gridWidth = 480
+)
+
+var gridStarts = func() (s [gridLevels]float64) {
+	const minNormal = -1022
+	for i := range s {
+		s[i] = start(max(maxAbove-levelBits*i, minNormal))
+	}
+	return s
+}()
+
+// gridState is as wideState, of the levels that a block has used.
+type gridState [gridUsed * (8 + 1)]float64
+
+// addGrid adds the products of a block, if it can do so exactly.
+func (a *Accumulator) addGrid(k kernels, x, y []float64) bool {
+	var s [2]gridState
+	var levels [2]int
+	var whole [2]bool
+	n := len(x) &^ (gridGroup - 1)
+	if n > 0 {
+		if levels[0], whole[0] = k.gridDot(&x[0], &y[0], n, &gridStarts[0], &s[0]); levels[0] == 0 {
+			return false
 		}
 	}
-	return nil, 0
+	if n < len(x) { // a rest, with zeroes
+		var padded [2][gridGroup]float64
+		copy(padded[0][:], x[n:])
+		copy(padded[1][:], y[n:])
+		levels[1], whole[1] = k.gridDot(&padded[0][0], &padded[1][0], gridGroup, &gridStarts[0], &s[1])
+		if levels[1] == 0 {
+			return false
+		}
+	}
+	for i, n := range levels {
+		if whole[i] {
+			a.addAll(s[i][gridUsed*8:][:n])
+		} else {
+			a.addAll(s[i][:n*k.lanes()])
+		}
+	}
+	return true
 }
 
 // extent returns the smallest and the largest of the exponent fields of x, or of their sums for the

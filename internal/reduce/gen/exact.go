@@ -1,6 +1,10 @@
 package main
 
 import (
+	"fmt"
+	"math/bits"
+	"slices"
+
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
 	"github.com/mmcloughlin/avo/reg"
@@ -24,7 +28,15 @@ const (
 	// Levels of the sums and products of many exponents: 42 bits each.
 	sumLevels = 7
 	dotLevels = 4
-	farLevels = 13
+
+	// Levels for all exponents of products, as far apart. A product whose exponent field is gridExponent, and
+	// no larger one, begins with the first level. What a call may use of them, and the registers that go through
+	// them together.
+	gridLevels   = 60
+	gridBits     = 42
+	gridExponent = 2031
+	stateLevels  = 16
+	gridGroup    = 4
 
 	// Exception flags of MXCSR (Intel SDM, volume 1, 10.2.3), and its state in which nothing
 	// has happened: all exceptions masked, round to nearest, subnormals kept.
@@ -112,6 +124,15 @@ func aligned(size int) reg.Register {
 }
 
 func zero(v vec) { VPXOR(part(v, 16), part(v, 16), part(v, 16)) }
+
+// clearAll is zero for any register, of the full width.
+func clearAll(v vec, width int) {
+	if width == 64 {
+		VPXORQ(v, v, v)
+	} else {
+		VPXOR(v, v, v)
+	}
+}
 
 // and sets z to x and y, all of the full width.
 func and(x, y, z vec, width int) {
@@ -284,11 +305,11 @@ func sumKernel(width int, name string) {
 // operand). The second pass adds up what was left, in which the flag of the inexact exception
 // says whether that was exact.
 func dotKernel(width int, name string) {
-	TEXT(name, 0, "func(x, y *float64, n int, above, below float64, state *float64) (done int, whole bool)")
+	TEXT(name, 0, "func(x, y *float64, n int, fresh bool, above, below float64, state *float64) (done int, whole bool)")
 	Pragma("noescape")
-	Doc(name+" adds the products of x and y to the chains of state, block by block, up",
-		"to the first block for which this is not exact; done is the number of those added.",
-		"If the chains add up exactly, whole is true and state.total has their sums.")
+	Doc(name+" adds the products of x and y to the chains of state, which are empty if it is fresh,",
+		"whatever is there; block by block, up to the first block for which this is not exact. done is the",
+		"number of those added. If the chains add up exactly, whole is true and state.total has their sums.")
 	x := Load(Param("x"), GP64())
 	y := Load(Param("y"), GP64())
 	n := Load(Param("n"), GP64())
@@ -313,12 +334,28 @@ func dotKernel(width int, name string) {
 	offHigh, offLow := 0, sizes
 	offRest, offTail := 2*sizes, 2*sizes+chains*width
 	high, low := [2][]vec{several(running, width), several(running, width)}, [2][]vec{several(running, width), several(running, width)}
+	begun := GP64()
 	{
 		a, b := start("above"), start("below")
+		fresh := Load(Param("fresh"), GP8())
+		MOVQ(U32(1), begun)
+		TESTB(fresh, fresh)
+		JNZ(LabelRef("fresh"))
+		for u := range running {
+			for k, v := range []vec{a, b} {
+				sum, m := register(width), Mem{Base: state, Disp: k*sizes + u*width}
+				VADDPD(m, v, sum)
+				store(sum, m, width)
+			}
+		}
+		JMP(LabelRef("first"))
+		Label("fresh")
+		XORQ(begun, begun)
 		for u := range running {
 			store(a, Mem{Base: state, Disp: offHigh + u*width}, width)
 			store(b, Mem{Base: state, Disp: offLow + u*width}, width)
 		}
+		Label("first")
 	}
 	i, s, done, left, end := GP64(), GP64(), GP64(), GP64(), GP64()
 	XORQ(i, i)
@@ -328,11 +365,7 @@ func dotKernel(width int, name string) {
 	chainsIn(state, offHigh, high[0], width)
 	chainsIn(state, offLow, low[0], width)
 	above, one, strayed := start("above"), ones(width), register(width)
-	if width == 64 {
-		VPXORQ(strayed, strayed, strayed)
-	} else {
-		zero(strayed)
-	}
+	clearAll(strayed, width)
 	XORQ(s, s)
 	at := func(kind, u int) Mem {
 		return Mem{Base: scratch, Index: s, Scale: 1, Disp: (kind*vectors + u) * width}
@@ -397,8 +430,17 @@ func dotKernel(width int, name string) {
 
 	env.clear()
 	rest, tail := several(chains, width), several(chains, width)
+	TESTQ(begun, begun)
+	JZ(LabelRef("nothing_left"))
 	chainsIn(state, offRest, rest, width)
 	chainsIn(state, offTail, tail, width)
+	JMP(LabelRef("left"))
+	Label("nothing_left")
+	for u := range chains {
+		clearAll(rest[u], width)
+		clearAll(tail[u], width)
+	}
+	Label("left")
 	// s is the end of what was left.
 	j := GP64()
 	XORQ(j, j)
@@ -428,9 +470,14 @@ func dotKernel(width int, name string) {
 	chainsOut(rest, state, offRest, width)
 	chainsOut(tail, state, offTail, width)
 	MOVQ(end, done)
+	MOVQ(U32(1), begun)
 	JMP(LabelRef("block"))
 
 	Label("sum")
+	TESTQ(begun, begun)
+	JNZ(LabelRef("begun"))
+	finish(env, done)
+	Label("begun")
 	chainsIn(state, offHigh, high[0], width)
 	chainsIn(state, offLow, low[0], width)
 	{
@@ -601,6 +648,243 @@ func wideKernel(width, levels int, products bool, name string) {
 
 	Label("none")
 	finish(env, zeroDone)
+}
+
+// gridKernel writes the sum of n products of more exponents than wideKernel has room for. There are running sums
+// for all exponents, at levels that lie so far apart that what one of
+// them does not take has its place in the next. Some registers at a time begin with the level that has room for
+// the largest of their elements, and go on until nothing is left: mostly after the levels that are written out
+// here. A rounded product begins with the first level, its error with the second one, and ends a level further
+// down.
+func gridKernel(width int, name string) {
+	const group = gridGroup
+	lanes := width / double
+	TEXT(name, 0, "func(x, y *float64, n int, starts, state *float64) (levels int, whole bool)")
+	Pragma("noescape")
+	Doc(name+" adds all n products of x and y, a multiple of "+fmt.Sprint(group*lanes)+", to running sums that begin",
+		"with starts. state then has the sums of so many levels, less starts, of each element of a register; levels",
+		"is 0 if this is not exact, or takes more levels than state has. If the sums of each level add up exactly,",
+		"whole is true, and these totals follow.")
+	x := Load(Param("x"), GP64())
+	y := Load(Param("y"), GP64())
+	n := Load(Param("n"), GP64())
+	starts := Load(Param("starts"), GP64())
+	// Rounded products, and errors, have running sums of their own: a chain of additions takes longer than
+	// all else.
+	const kinds = 2
+	size := kinds * width
+	scratch := aligned(gridLevels * size)
+	env := enter()
+	one, magnitude := ones(width), register(width)
+	if width == 64 {
+		VPTERNLOGD(Imm(0xff), magnitude, magnitude, magnitude)
+	} else {
+		VPCMPEQD(magnitude, magnitude, magnitude)
+	}
+	VPSRLQ(Imm(1), magnitude, magnitude)
+	// The levels from low to high are in use.
+	i, first, now, low, high, at, t := GP64(), GP64(), GP64(), GP64(), GP64(), GP64(), GP64()
+	XORQ(i, i)
+	XORQ(low, low)
+	XORQ(high, high)
+	MOVQ(U32(gridLevels), now)
+	place := func(level, p reg.Register) {
+		MOVQ(level, p)
+		SHLQ(Imm(uint64(bits.TrailingZeros(uint(size)))), p)
+		ADDQ(scratch, p)
+	}
+	open := func(level reg.Register) {
+		v, p := register(width), GP64()
+		VBROADCASTSD(Mem{Base: starts, Index: level, Scale: double}, v)
+		place(level, p)
+		for kind := range kinds {
+			store(v, Mem{Base: p, Disp: kind * width}, width)
+		}
+	}
+	// reach opens levels up to the one before t.
+	reach := func(label string) {
+		CMPQ(t, high)
+		JBE(LabelRef(label + "_end"))
+		Label(label)
+		open(high)
+		INCQ(high)
+		CMPQ(high, t)
+		JB(LabelRef(label))
+		SUBQ(low, t)
+		CMPQ(t, Imm(stateLevels))
+		JA(LabelRef("none"))
+		Label(label + "_end")
+	}
+	// take has a running sum take what it can of v, and leaves the rest.
+	turn := 0
+	take := func(v []vec, m Mem) {
+		sum := register(width)
+		load(m, sum, width)
+		for _, v := range v {
+			t := register(width)
+			VADDPD(v, sum, t)
+			VFMSUB231PD(one, t, sum)
+			if turn++; turn%2 == 0 {
+				VSUBPD(sum, v, v)
+			} else { // the multipliers, for balance
+				VFNMADD231PD(one, sum, v)
+			}
+			sum = t
+		}
+		store(sum, m, width)
+	}
+	v, e := several(group, width), several(group, width)
+	left := func(label string) {
+		all := slices.Concat(v, e)
+		rest := register(width)
+		if width == 64 {
+			VPORQ(all[0], all[1], rest)
+			for u := 2; u < len(all); u += 2 {
+				VPTERNLOGQ(Imm(0xfe), all[u], all[u+1], rest)
+			}
+			k := K()
+			VPTESTMQ(magnitude, rest, k)
+			KORTESTB(k, k)
+		} else {
+			VPOR(all[0], all[1], rest)
+			for _, v := range all[2:] {
+				VPOR(v, rest, rest)
+			}
+			VPTEST(magnitude, rest)
+		}
+		JNZ(LabelRef(label))
+	}
+
+	Label("group")
+	largest := register(width)
+	for u := range group {
+		mx, my := Mem{Base: x, Index: i, Scale: 1, Disp: u * width}, Mem{Base: y, Index: i, Scale: 1, Disp: u * width}
+		load(mx, e[u], width)
+		VMULPD(my, e[u], v[u])
+		VFMSUB132PD(my, v[u], e[u])
+		// Without signs; the upper halves decide.
+		if u == 0 {
+			VPADDQ(v[u], v[u], largest)
+			continue
+		}
+		d := register(width)
+		VPADDQ(v[u], v[u], d)
+		VPMAXUD(d, largest, largest)
+	}
+	if width == 64 {
+		h := YMM()
+		VEXTRACTI64X4(Imm(1), largest, h)
+		VPMAXUD(h, largest.AsY(), largest.AsY())
+	}
+	h := XMM()
+	if width == 64 {
+		VEXTRACTI64X2(Imm(1), largest.AsY(), h)
+	} else {
+		VEXTRACTI128(Imm(1), largest.AsY(), h)
+	}
+	VPMAXUD(h, largest.AsX(), largest.AsX())
+	VPSHUFD(Imm(0x4e), largest.AsX(), h)
+	VPMAXUD(h, largest.AsX(), largest.AsX())
+	VMOVQ(largest.AsX(), t)
+	TESTQ(t, t)
+	JZ(LabelRef("next")) // zeroes, of which fields have many
+	SHRQ(Imm(53), t)
+	MOVQ(U32(gridExponent), first)
+	SUBQ(t, first)
+	JB(LabelRef("none")) // too large, or not finite
+	IMUL3Q(U32((1<<16+gridBits)/gridBits), first, first)
+	SHRQ(Imm(16), first)
+	const written = 4
+	// It is most often that of the group before, which the processor takes it for before it is known.
+	CMPQ(first, now)
+	JE(LabelRef("ready"))
+	MOVQ(first, now)
+	CMPQ(high, Imm(0))
+	JNE(LabelRef("begun"))
+	MOVQ(first, low)
+	MOVQ(first, high)
+	Label("begun")
+	LEAQ(Mem{Base: first, Disp: written}, t)
+	reach("reach")
+	CMPQ(first, low)
+	JAE(LabelRef("placed"))
+	Label("lower")
+	DECQ(low)
+	open(low)
+	CMPQ(first, low)
+	JB(LabelRef("lower"))
+	MOVQ(high, t)
+	SUBQ(low, t)
+	CMPQ(t, Imm(stateLevels))
+	JA(LabelRef("none"))
+	Label("placed")
+	place(now, at)
+	Label("ready")
+	for level := range written {
+		if level < written-1 {
+			take(v, Mem{Base: at, Disp: level * size})
+		}
+		if level > 0 {
+			take(e, Mem{Base: at, Disp: level*size + width})
+		}
+	}
+	left("more")
+	Label("next")
+	ADDQ(U32(uint32(group*width)), i)
+	SUBQ(U32(uint32(group*lanes)), n)
+	JNZ(LabelRef("group"))
+	env.raised(flagUnderflow|flagOverflow|flagInvalid, "none")
+
+	env.clear()
+	state := Load(Param("state"), GP64())
+	CMPQ(high, Imm(0))
+	JNE(LabelRef("some"))
+	open(high)
+	INCQ(high)
+	Label("some")
+	XORQ(i, i)
+	MOVQ(low, first)
+	place(first, at)
+	Label("level")
+	begin, d := register(width), register(width)
+	VBROADCASTSD(Mem{Base: starts, Index: first, Scale: double}, begin)
+	load(Mem{Base: at}, d, width)
+	VSUBPD(begin, d, d)
+	second := register(width)
+	load(Mem{Base: at, Disp: width}, second, width)
+	VSUBPD(begin, second, second)
+	VADDPD(second, d, d) // both are less than half of start
+	MOVQ(i, t)
+	SHLQ(Imm(uint64(bits.TrailingZeros(uint(width)))), t)
+	store(d, Mem{Base: state, Index: t, Scale: 1}, width)
+	VMOVSD(total([]vec{d}, width), Mem{Base: state, Index: i, Scale: double, Disp: stateLevels * 64})
+	ADDQ(U32(uint32(size)), at)
+	INCQ(i)
+	INCQ(first)
+	CMPQ(first, high)
+	JB(LabelRef("level"))
+	finish(env, i)
+
+	// Several levels at a time: the processor has to guess where the last one is.
+	const step = 4
+	Label("more")
+	after := GP64()
+	MOVQ(at, after)
+	Label("again")
+	ADDQ(Imm(step), first)
+	LEAQ(Mem{Base: first, Disp: written}, t)
+	reach("reach_again")
+	for level := written; level < written+step; level++ {
+		take(v, Mem{Base: after, Disp: (level - 1) * size})
+		take(e, Mem{Base: after, Disp: level*size + width})
+	}
+	ADDQ(U32(uint32(step*size)), after)
+	left("again")
+	JMP(LabelRef("next"))
+
+	Label("none")
+	XORQ(i, i)
+	finish(env, i)
 }
 
 // limbKernel adds n numbers to limbs of 32 bits, as Accumulator.add does. It cuts the
@@ -1003,7 +1287,5 @@ func exact(width int, suffix string) {
 	dotKernel(width, "dot"+suffix)
 	wideKernel(width, sumLevels, false, "wideSum"+suffix)
 	wideKernel(width, dotLevels, true, "wideDot"+suffix)
-	if width == 64 { // 32 registers, for which AVX2 would go to memory, longer than integers take
-		wideKernel(width, farLevels, true, "farDot"+suffix)
-	}
+	gridKernel(width, "gridDot"+suffix)
 }
