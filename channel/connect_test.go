@@ -288,6 +288,7 @@ func TestSlowPeer(t *testing.T) {
 		close(taken)
 		<-goes
 		conn := ranks.Dial(t, fmt.Sprintf("127.0.0.1:%d", real))
+		defer conn.Close()
 		wg.Go(func() {
 			io.Copy(slow, stream{conn})
 			slow.Close()
