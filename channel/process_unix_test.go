@@ -89,7 +89,7 @@ func play(a act, args []string) (err error) {
 			err = errors.Join(err, fmt.Errorf("%d sleeps that no ring has ended", late))
 		}
 	}()
-	return a.do(ctx, n, args)
+	return ranks.Caught(func() error { return a.do(ctx, n, args) })
 }
 
 func number(s string) int {

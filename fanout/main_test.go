@@ -61,7 +61,7 @@ func play(a act, args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	return a(ctx, j.World(), rand.New(rand.NewPCG(seed, uint64(n.Rank()))))
+	return ranks.Caught(func() error { return a(ctx, j.World(), rand.New(rand.NewPCG(seed, uint64(n.Rank())))) })
 }
 
 // apart runs an act as a job, and returns how its ranks ended.

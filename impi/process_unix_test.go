@@ -97,9 +97,9 @@ func play(a act, args []string) (err error) {
 		}
 	}
 	if a.with != nil {
-		return a.with(ctx, n, j)
+		return ranks.Caught(func() error { return a.with(ctx, n, j) })
 	}
-	return a.do(ctx, j, args)
+	return ranks.Caught(func() error { return a.do(ctx, j, args) })
 }
 
 // waits are acts that wait most of the time: they run at the same time. Those that take

@@ -14,6 +14,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -46,7 +47,7 @@ func Play[Act any](acts map[string]Act, play func(Act, []string) error) {
 		fmt.Fprintf(os.Stderr, "no act %q\n", name)
 		os.Exit(1)
 	}
-	switch err := play(act, os.Args[1:]).(type) {
+	switch err := Caught(func() error { return play(act, os.Args[1:]) }).(type) {
 	case nil:
 		os.Exit(0)
 	case Status:
@@ -70,7 +71,7 @@ func Member[J io.Closer](join func(context.Context) (J, error), do func(context.
 	defer cancel()
 	j, err := join(ctx)
 	if err == nil {
-		err = errors.Join(do(ctx, j), j.Close())
+		err = errors.Join(Caught(func() error { return do(ctx, j) }), j.Close())
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -247,12 +248,28 @@ func Dial(t testing.TB, addr string) net.Conn {
 	return conn
 }
 
-// Must returns what a call in an act returns, and ends its process where that fails.
+// Must returns what a call in an act returns; where that fails, [Caught] returns the error.
 func Must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)
 	}
 	return v
+}
+
+// Caught does something, and returns its error or the one that it panics with, as by [Must].
+func Caught(do func() error) (err error) {
+	defer func() {
+		switch r := recover().(type) {
+		case nil:
+		case runtime.Error:
+			panic(r)
+		case error:
+			err = r
+		default:
+			panic(r)
+		}
+	}()
+	return do()
 }
 
 // ReadFile returns what a file contains.
