@@ -6,8 +6,6 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
 
 // pages returns the Markdown of the repository by file.
@@ -103,14 +102,7 @@ func TestQuickStart(t *testing.T) {
 			}
 		}
 	}
-	var addr string // below the ports that the system gives to others
-	for ln := net.Listener(nil); ln == nil; {
-		addr = fmt.Sprint("127.0.0.1:", 20_000+rand.IntN(10_000))
-		if ln, err = net.Listen("tcp", addr); err == nil {
-			require.NoError(t, ln.Close())
-		}
-	}
-	script = strings.ReplaceAll(script, "hostA:4719", addr)
+	script = strings.ReplaceAll(script, "hostA:4719", ranks.Free(t))
 	cmd := exec.Command("sh", "-c", script)
 	cmd.Dir = t.TempDir()
 	cmd.Env = append(os.Environ(), "GIT_CONFIG_COUNT=2",

@@ -7,8 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -115,20 +113,6 @@ func command(t *testing.T, env []string, args ...string) (int, string) {
 	return cmd.ProcessState.ExitCode(), string(out)
 }
 
-// freeAddress returns an address that has no listener, and that the kernel does not assign when
-// asked for any port.
-func freeAddress(t *testing.T) string {
-	for {
-		ln, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 21000+rand.IntN(10000)))
-		if errors.Is(err, syscall.EADDRINUSE) {
-			continue
-		}
-		require.NoError(t, err)
-		require.NoError(t, ln.Close())
-		return ln.Addr().String()
-	}
-}
-
 // gone requires that no process is left.
 func gone(t *testing.T, pids []int, out string) {
 	t.Helper()
@@ -211,7 +195,7 @@ func TestAbortByHand(t *testing.T) {
 				continue
 			}
 			t.Run(rank+" "+culprit, func(t *testing.T) {
-				server, does := freeAddress(t), "sleeping"
+				server, does := ranks.Free(t), "sleeping"
 				if need.WantLong() { // as where sluice run has the others go on
 					does = computing
 				}

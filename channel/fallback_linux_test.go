@@ -63,7 +63,7 @@ func TestFallbackBetweenUsers(t *testing.T) {
 	copied := filepath.Join(dir, "program")
 	require.NoError(t, exec.Command("cp", ranks.Program(), copied).Run())
 	prefix := []string{"sh", "-c", "shift; exec setpriv --reuid=65534 --regid=65534 --clear-groups " + copied + ` "$@"`, "sh"}
-	fallsBack(t, startRanks(t, freeAddress(t), []nettest.Place{{}, {Prefix: prefix, Env: []string{"HOME=/tmp"}}}, "meet", "10"), "shm", "tcp")
+	fallsBack(t, startRanks(t, ranks.Free(t), []nettest.Place{{}, {Prefix: prefix, Env: []string{"HOME=/tmp"}}}, "meet", "10"), "shm", "tcp")
 }
 
 // TestFallbackBehindFirewall: the network drops what goes to the ports of one

@@ -222,12 +222,11 @@ func TestJoinAborted(t *testing.T) {
 
 // TestJoinWithoutRendezvous: the error says where it should have been.
 func TestJoinWithoutRendezvous(t *testing.T) {
-	ln := ranks.Listen(t)
-	require.NoError(t, ln.Close())
-	told(t, map[string]string{"SLUICE_RANK": "1", "SLUICE_SIZE": "2", "SLUICE_SERVER": ln.Addr().String(), "SLUICE_SECRET": testSecret})
+	server := ranks.Refusing(t)
+	told(t, map[string]string{"SLUICE_RANK": "1", "SLUICE_SIZE": "2", "SLUICE_SERVER": server, "SLUICE_SECRET": testSecret})
 	waitsLonger(t, func(ctx context.Context) bool {
 		err := joinFails(ctx, t)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
-		return strings.Contains(err.Error(), fmt.Sprintf("rank 1 of 2: context deadline exceeded: at %v", ln.Addr()))
+		return strings.Contains(err.Error(), fmt.Sprintf("rank 1 of 2: context deadline exceeded: at %v", server))
 	})
 }

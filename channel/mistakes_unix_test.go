@@ -151,7 +151,7 @@ func (m *mistake) play(t *testing.T) {
 	case m.listens != nil:
 		m.listens(t, ln)
 	case m.at != 0: // rank 0 listens there
-		require.NoError(t, ln.Close())
+		server = ranks.Free(t)
 	}
 	begin := time.Now()
 	var outputs [3]*logbuf.Buffer

@@ -120,8 +120,7 @@ func joinTeams(t *testing.T, byProtocol bool) {
 
 // TestJoinTeamRefused: what keeps rank 0 from joining all ranks are told.
 func TestJoinTeamRefused(t *testing.T) {
-	l := ranks.Listen(t)
-	require.NoError(t, l.Close())
+	server := ranks.Refusing(t)
 	for rank, err := range func() []error {
 		ranks := teams(t, 3)
 		errs := make([]error, len(ranks))
@@ -130,7 +129,7 @@ func TestJoinTeamRefused(t *testing.T) {
 			wg.Go(func() {
 				c, err := Config{Addr: netip.MustParseAddr("127.0.0.1"), Log: quietConfig()}.complete()
 				require.NoError(t, err)
-				_, errs[i] = joinTeam(within(t), l.Addr().String(), n, c)
+				_, errs[i] = joinTeam(within(t), server, n, c)
 			})
 		}
 		wg.Wait()

@@ -849,9 +849,7 @@ func TestAcceptFailsAgain(t *testing.T) {
 // Join waits for a rendezvous that is not there yet.
 func TestServerComesLate(t *testing.T) {
 	ctx := ranks.Within(t)
-	ln := ranks.Listen(t)
-	addr := ln.Addr().String()
-	require.NoError(t, ln.Close())
+	addr := ranks.Free(t)
 	env := variables("SLUICE_RANK=0", "SLUICE_SIZE=2", "SLUICE_INSECURE=1", "SLUICE_LAUNCHER=run", "SLUICE_SERVER="+addr)
 
 	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
@@ -870,7 +868,7 @@ func TestServerComesLate(t *testing.T) {
 		joined <- result{j, err}
 	}()
 	// The first comer hangs up at once, as a rendezvous does that is closing.
-	ln, err = net.Listen("tcp", addr)
+	ln, err := net.Listen("tcp", addr)
 	require.NoError(t, err)
 	conn, err := ln.Accept()
 	require.NoError(t, err)

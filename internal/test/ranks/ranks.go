@@ -11,11 +11,13 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"runtime"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -236,6 +238,27 @@ func Listen(t testing.TB) net.Listener {
 	require.NoError(t, err)
 	t.Cleanup(func() { l.Close() })
 	return l
+}
+
+// Free returns an address of this host at which something can listen later: its port is none of those that
+// the system gives to others.
+func Free(t testing.TB) string {
+	t.Helper()
+	for {
+		l, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", 20_000+rand.IntN(12_000)))
+		if err == nil {
+			require.NoError(t, l.Close())
+			return l.Addr().String()
+		}
+		require.ErrorIs(t, err, syscall.EADDRINUSE)
+	}
+}
+
+// Refusing returns an address that refuses connections until the test is over: a connection has its port, so
+// that nothing listens there.
+func Refusing(t testing.TB) string {
+	t.Helper()
+	return Dial(t, Listen(t).Addr().String()).LocalAddr().String()
 }
 
 // Dial connects to an address until the test is over, for reads and writes of at most [Limit].
