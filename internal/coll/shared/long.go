@@ -58,8 +58,11 @@ func (o *Op) chooseWay() way {
 	switch {
 	case o.size <= o.fits(DataSize): // of uneven blocks, which are in the slots
 	case c.Uneven && blockwise(c.Kind):
-		if o.gives && o.tells() {
+		switch {
+		case o.gives && o.tells():
 			return wayPull
+		case o.gets && c.Kind == coll.Scatter: // the root alone knows where the blocks are
+			return wayPush
 		}
 	case c.Kind == coll.Gather && o.gets && !c.Uneven: // members do not know where their blocks go
 		return wayPush
@@ -282,6 +285,10 @@ func (o *Op) push() (err error) {
 		first, count = c.Root, 1
 	case c.Kind.Rooted() && t.me != c.Root:
 		return nil
+	case c.Uneven:
+		if err := o.checkPlaces(); err != nil {
+			return err
+		}
 	}
 	for i := first; i < first+count && err == nil; i++ { // all at first: after ErrLater it would be copied again
 		_, _, n := o.gift(i)
@@ -293,6 +300,21 @@ func (o *Op) push() (err error) {
 		copyBlock(Span{at, len(from)}.in(t.outs[i]), from)
 	}
 	return err
+}
+
+// checkPlaces compares the lengths of the blocks that this member scatters with those that the others expect.
+func (o *Op) checkPlaces() error {
+	t, c := o.team, o.call
+	for i := range t.size {
+		theirs := len(c.Dst)
+		if i != t.me {
+			theirs = t.line(i, o.number).up.offered().dst.len
+		}
+		if err := o.alike(i, c.span(i).Len, uint64(theirs)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // gift is what this member gives to member i, and where that gets it in n bytes of all.

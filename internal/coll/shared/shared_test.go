@@ -286,7 +286,7 @@ func TestWays(t *testing.T) {
 			j := serial(r, kind, size, n, root, false, false)
 			if uneven { // those that give do not know where it goes
 				j = private(r, kind, size, n, root)
-				if way == wayPush {
+				if way == wayPush && kind != coll.Scatter {
 					way = wayStaged
 				}
 				if kind == coll.Gather && accessible == both {
@@ -606,14 +606,18 @@ func TestUnevenMismatch(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
 	for _, c := range []struct {
 		kind   coll.Kind
-		member int // whose block member 1 is wrong about
-	}{{coll.Gather, 1}, {coll.Scatter, 0}, {coll.Alltoall, 0}, {coll.Alltoall, 1}} {
+		member int  // whose block a member is wrong about
+		odd    int  // that member
+		hidden bool // the others cannot read what is given
+	}{{coll.Gather, 1, 1, false}, {coll.Scatter, 0, 1, false}, {coll.Scatter, 0, 1, true}, {coll.Scatter, 0, 0, true},
+		{coll.Alltoall, 0, 1, false}, {coll.Alltoall, 1, 1, false}} {
 		for _, n := range []int{1, 100, DataSize} {
 			for _, reachable := range []bool{true, false} {
-				name := fmt.Sprintf("%v of %d elements from member %d, reachable %v", c.kind, n, c.member, reachable)
+				name := fmt.Sprintf("%v of %d elements from member %d to %d, reachable %v, hidden %v", c.kind, n, c.member, c.odd, reachable, c.hidden)
 				h := newHeap(3, Flat, reachable)
 				j := private(r, c.kind, 3, n, 0)
-				odd, more := &j.calls[1], make([]byte, elem)
+				odd, more := &j.calls[c.odd], make([]byte, elem)
+				h.hide(&j, func(_ int, dst bool) bool { return c.hidden && !dst })
 				switch c.kind {
 				case coll.Gather:
 					odd.Src = append(odd.Src, more...)
@@ -623,17 +627,21 @@ func TestUnevenMismatch(t *testing.T) {
 					odd.Blocks[c.member].Len += elem
 					odd.Dst = append(odd.Dst, more...)
 				}
-				ops := make([]*Op, 3)
+				all, ops := make([]Op, 3), make([]*Op, 3)
 				for i, team := range h.teams {
-					ops[i] = new(Op)
+					ops[i] = &all[i]
 					team.Enqueue(ops[i], &j.calls[i])
 					ops[i].Release()
 				}
 				var bad *MismatchError
 				require.ErrorAs(t, h.drive(r, ops), &bad, name)
-				require.Equal(t, c.member, bad.Member, name)
-				if c.kind == coll.Gather { // the root finds it
+				pushed := all[0].way == wayPush
+				require.Equal(t, c.hidden && reachable && n == DataSize, pushed, name)
+				if c.kind == coll.Gather || pushed { // the root finds it
 					bad.Len, bad.Other = bad.Other, bad.Len
+					require.Equal(t, c.odd, bad.Member, name)
+				} else {
+					require.Equal(t, c.member, bad.Member, name)
 				}
 				require.Equal(t, elem, bad.Len-bad.Other, name)
 			}
