@@ -186,20 +186,27 @@ func TestStrangers(t *testing.T) {
 			require.Equal(t, helloLen, n)
 		}
 	}
+	refused := func(conn *net.UnixConn) {
+		t.Helper()
+		closed(conn)
+		require.NotNil(t, c.refused.Swap(nil), "the peer knows of it before this end does")
+	}
 	var low verbs.GID // lower than any: the dialler
 	low[0] = 1
 	good := hello{major: wireMajor, arch: archCode(), pageSize: uint32(os.Getpagesize()), from: low, to: c.gid, ctrlSize: uint64(len(peer.ctrlSeg.mem))}
 
 	silent := dial()
-	garbage := dial()
-	_, err := garbage.Write([]byte("GET / HTTP/1.1\r\n\r\n"))
-	require.NoError(t, err)
-	closed(garbage)
+	for range 100 { // each time, why is noted before the connection is closed
+		garbage := dial()
+		_, err := garbage.Write([]byte("GET / HTTP/1.1\r\n\r\n"))
+		require.NoError(t, err)
+		refused(garbage)
+	}
 
 	without := dial() // a hello, but no descriptor
-	_, err = without.Write(good.append(nil))
+	_, err := without.Write(good.append(nil))
 	require.NoError(t, err)
-	closed(without)
+	refused(without)
 
 	shrinking, err := unix.MemfdCreate("shrinks", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	require.NoError(t, err)
@@ -207,7 +214,7 @@ func TestStrangers(t *testing.T) {
 	unsealed := dial()
 	_, _, err = unsealed.WriteMsgUnix(good.append(nil), unix.UnixRights(shrinking), nil)
 	require.NoError(t, err)
-	closed(unsealed)
+	refused(unsealed)
 	require.NoError(t, unix.Close(shrinking))
 
 	wrongSize := dial()
@@ -215,21 +222,21 @@ func TestStrangers(t *testing.T) {
 	h.ctrlSize += 4096
 	_, _, err = wrongSize.WriteMsgUnix(h.append(nil), unix.UnixRights(peer.ctrlSeg.fd), nil)
 	require.NoError(t, err)
-	closed(wrongSize)
+	refused(wrongSize)
 
 	another := dial() // meant for another context
 	h = good
 	h.to = peer.gid
 	_, _, err = another.WriteMsgUnix(h.append(nil), unix.UnixRights(peer.ctrlSeg.fd), nil)
 	require.NoError(t, err)
-	closed(another)
+	refused(another)
 
 	older := dial()
 	h = good
 	h.major = 9
 	_, _, err = older.WriteMsgUnix(h.append(nil), unix.UnixRights(peer.ctrlSeg.fd), nil)
 	require.NoError(t, err)
-	closed(older)
+	refused(older)
 
 	// A peer that is admitted and then sends invalid messages.
 	for name, m := range map[string]ctl{

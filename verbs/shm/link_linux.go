@@ -238,18 +238,13 @@ func (l *link) dial() {
 			if err = l.handshake(conn, true, hello{}, -1); err == nil {
 				return
 			}
-			conn.Close()
 			final = !passing(err)
 		}
-		select {
-		case <-l.ctx.closing:
-			return
-		default:
+		over := l.failed(err, final)
+		if conn != nil {
+			conn.Close() // which may have the peer end the link: what has failed here is known by now
 		}
-		if final {
-			err = limits.Files(err)
-			l.ctx.log.Warn("shm: cannot connect to peer", "peer", l.gid, "error", err)
-			l.end(err, false)
+		if over {
 			return
 		}
 		select {
@@ -264,6 +259,21 @@ func (l *link) dial() {
 			return
 		}
 	}
+}
+
+// failed ends the link if an error of dial is final, and says whether dial is over.
+func (l *link) failed(err error, final bool) bool {
+	select {
+	case <-l.ctx.closing:
+		return true
+	default:
+	}
+	if final {
+		err = limits.Files(err)
+		l.ctx.log.Warn("shm: cannot connect to peer", "peer", l.gid, "error", err)
+		l.end(err, false)
+	}
+	return final
 }
 
 // passing says whether an error is transient: the peer was too busy, not running, or went
@@ -320,8 +330,8 @@ func (c *Context) accept() {
 			case errors.Is(err, errCrowded):
 				c.log.Debug("shm: refused a connection", "error", err)
 			default:
-				conn.Close()
 				c.refuse(err)
+				conn.Close() // as in dial
 			}
 		})
 	}
