@@ -44,9 +44,9 @@ func (o *Spec) Comparable() bool {
 // Same says whether two operations are the same, over the same memory. Where that
 // takes long to find out it says no.
 func (o *Spec) Same(p *Spec) bool {
-	return p.Rule != nil && o.Kind == p.Kind && o.Root == p.Root && o.Elem == p.Elem && o.Rule.Op == p.Rule.Op && o.Rule.Type == p.Rule.Type &&
+	return p.Comparable() && o.Counts == nil && !o.Uneven && o.Kind == p.Kind && o.Root == p.Root && o.Elem == p.Elem && o.Rule.Op == p.Rule.Op && o.Rule.Type == p.Rule.Type &&
 		len(o.Dst) == len(p.Dst) && len(o.Src) == len(p.Src) && unsafe.SliceData(o.Dst) == unsafe.SliceData(p.Dst) && unsafe.SliceData(o.Src) == unsafe.SliceData(p.Src) &&
-		p.Err == nil && p.Counts == nil && o.Counts == nil && !p.Uneven && !o.Uneven && p.Rule.Op != UserOp && (p.Count < 0 || o.Count == p.Count)
+		(p.Count < 0 || o.Count == p.Count)
 }
 
 // Reduces makes it an operation that reduces elements. It fills in what the caller
