@@ -7,6 +7,9 @@ import (
 	"math"
 	"math/big"
 	"math/bits"
+	"slices"
+	"sort"
+	"strings"
 	"unsafe"
 
 	"github.com/sluice-hpc/sluice/channel"
@@ -20,6 +23,11 @@ IMB: all ranks begin together, and only the collective itself keeps them togethe
 The root, if there is one, rotates over the ranks. Reductions add doubles. Every
 collective, with every root, is verified before it is timed, and so are the timed ones.
 With more ranks than CPUs, consecutive ranks share one.`
+
+const longUneven = longCollective + `
+The blocks differ in length, and the size is the mean: of n ranks, block i is longer by
+(2i+1-n)/n of the size, where size/n is rounded down to whole doubles, so that none is
+empty. In an alltoallv block (r+s) mod n goes from rank r to rank s.`
 
 // How a collective is called: part of the operation of its results.
 const (
@@ -39,14 +47,17 @@ const (
 func collectives() []*pattern {
 	const options = "provider ranks=2 each batch=0 "
 	var list []*pattern
-	for k := coll.Barrier; k <= coll.Alltoall; k++ {
-		p := &pattern{name: k.String(), layer: layerChannel, top: true, unit: unitLatency, ranks: anyRanks, declare: declareCollective, open: openGroup,
+	for _, name := range append(collectiveNames(), unevenNames...) {
+		k, _ := collectiveKind(name)
+		p := &pattern{name: name, layer: layerChannel, top: true, unit: unitLatency, ranks: anyRanks, declare: declareCollective, open: openGroup,
 			vary: []dimension{byMemory, byCall, bySize}, options: options + "call=called,declared memory=alloc sizes=8:1M doubles",
-			short: "Measure " + k.String() + " of all ranks", long: longCollective}
+			short: "Measure " + name + " of all ranks", long: longCollective}
 		if k == coll.Barrier {
 			p.vary, p.options = []dimension{byCall}, options+"call=called,declared"
 		}
-		p.what = whatOf(k)
+		if p.what = whatOf(k); isUneven(name) {
+			p.what, p.long = "mean "+p.what, longUneven
+		}
 		list = append(list, p)
 	}
 	return append(list, &pattern{name: patternExact, layer: layerChannel, top: true, unit: unitLatency, ranks: anyRanks, declare: declareExact, open: openGroup,
@@ -70,7 +81,7 @@ func whatOf(k coll.Kind) string {
 	return "bytes of the vector"
 }
 
-// collectiveNames are the names of all kinds, without exact sums.
+// collectiveNames are the names of all kinds, without exact sums and blocks that differ.
 func collectiveNames() []string {
 	var names []string
 	for k := coll.Barrier; k <= coll.Alltoall; k++ {
@@ -78,6 +89,11 @@ func collectiveNames() []string {
 	}
 	return names
 }
+
+// unevenNames are the collectives whose blocks differ in length, as MPI names them.
+var unevenNames = []string{"gatherv", "scatterv", "allgatherv", "alltoallv"}
+
+func isUneven(pattern string) bool { return slices.Contains(unevenNames, pattern) }
 
 // byCall follows byMemory: the operation is how it is called, and over what memory.
 func byCall(o *options, list []spec) []spec {
@@ -106,7 +122,12 @@ func besideDoubles(_ *options, list []spec) []spec {
 func openGroup(ctx context.Context, b *bed) { b.group = must1(b.World(ctx)) }
 
 // collectiveKind is the kind of collective that a pattern is named after.
-func collectiveKind(pattern string) (coll.Kind, bool) { return coll.ParseKind(pattern) }
+func collectiveKind(pattern string) (coll.Kind, bool) {
+	if isUneven(pattern) {
+		pattern = strings.TrimSuffix(pattern, "v")
+	}
+	return coll.ParseKind(pattern)
+}
 
 // isCollective reports whether the pattern is a collective, including exact sums.
 func isCollective(pattern string) bool {
@@ -133,6 +154,33 @@ func collectiveBlocks(kind coll.Kind, ranks int) (src, dst int) {
 	return src, dst
 }
 
+// collectiveBytes returns the bytes that a rank sends and receives.
+func (s *spec) collectiveBytes(rank int) (src, dst int) {
+	kind, _ := collectiveKind(s.name)
+	bytes := func(blocks int) int {
+		if blocks == 1 && isUneven(s.name) {
+			return (s.blockAt(rank, rank+1) - s.blockAt(rank, rank)) * doubleBytes
+		}
+		return blocks * s.bytes
+	}
+	src, dst = collectiveBlocks(kind, s.ranks)
+	return bytes(src), bytes(dst)
+}
+
+// blockAt returns where block i of a rank's memory begins, in doubles: see longUneven. The peers'
+// programs use the same.
+func (s *spec) blockAt(rank, i int) int {
+	count, n := s.bytes/doubleBytes, s.ranks
+	if !isUneven(s.name) {
+		return i * count
+	}
+	if kind, _ := collectiveKind(s.name); kind != coll.Alltoall {
+		rank = 0
+	}
+	at := func(i int) int { return i*count - i%n*(n-i%n)*(count/n) }
+	return at(rank+i) - at(rank)
+}
+
 // collectiveSeries repeats one collective of doubles, of all ranks. The
 // root of those that have one rotates, so that no rank runs ahead of the others.
 type collectiveSeries struct {
@@ -141,6 +189,7 @@ type collectiveSeries struct {
 	kind     coll.Kind
 	in, out  []byte // what this rank sends, and receives; out with its guard
 	src, dst []float64
+	counts   []int    // of its blocks, if they differ; nil: they do not
 	seeds    []uint64 // of the data of each rank
 	roots    int
 	root     int                   // of the next
@@ -150,9 +199,8 @@ type collectiveSeries struct {
 }
 
 func declareCollective(_ context.Context, b *bed, m *measurement) series {
-	kind, _ := collectiveKind(m.name)
-	src, dst := collectiveBlocks(kind, b.Size())
-	in, out := b.memory(&m.spec, src*m.bytes, dst*m.bytes+guard)
+	src, dst := m.collectiveBytes(b.Rank())
+	in, out := b.memory(&m.spec, src, dst+guard)
 	s := newCollective(b.group, m.spec, in, out)
 	for root := 0; m.declared && root < s.roots; root++ {
 		s.handles = append(s.handles, must1(s.group.Declare(s.operation(root))))
@@ -168,6 +216,9 @@ func newCollective(g *channel.Group, m spec, in, out []byte) *collectiveSeries {
 	}
 	for rank := range g.Size() {
 		s.seeds = append(s.seeds, seedFor(rank, m.bytes, m.name))
+		if isUneven(m.name) {
+			s.counts = append(s.counts, m.blockAt(g.Rank(), rank+1)-m.blockAt(g.Rank(), rank))
+		}
 	}
 	return s
 }
@@ -178,6 +229,16 @@ func doubles(b []byte) []float64 {
 }
 
 func (s *collectiveSeries) operation(root int) channel.Operation {
+	switch s.name {
+	case "gatherv":
+		return channel.Gatherv(s.dst, s.counts, s.src, root)
+	case "scatterv":
+		return channel.Scatterv(s.dst, s.src, s.counts, root)
+	case "allgatherv":
+		return channel.Allgatherv(s.dst, s.counts, s.src)
+	case "alltoallv":
+		return channel.Alltoallv(s.dst, s.counts, s.src, s.counts)
+	}
 	switch s.kind {
 	case coll.Barrier:
 		return channel.Barrier()
@@ -286,22 +347,25 @@ func (s *collectiveSeries) gets() bool {
 
 // expected returns element i of the result on this rank.
 func (s *collectiveSeries) expected(i int) float64 {
-	me, count := s.group.Rank(), s.bytes/doubleBytes
+	me := s.group.Rank()
+	// The block, where dst has several.
+	from := sort.Search(s.group.Size()-1, func(j int) bool { return s.blockAt(me, j+1) > i })
+	at := i - s.blockAt(me, from)
 	switch s.kind {
 	case coll.Broadcast: // later ones copy the result of the first
 		return s.value(s.first, i)
 	case coll.ReduceScatter:
-		return s.sum(0, s.group.Size(), me*count+i)
+		return s.sum(0, s.group.Size(), s.blockAt(me, me)+i)
 	case coll.Scan:
 		return s.sum(0, me+1, i)
 	case coll.Exscan:
 		return s.sum(0, me, i)
 	case coll.Gather, coll.Allgather:
-		return s.value(i/count, i%count)
+		return s.value(from, at)
 	case coll.Scatter:
-		return s.value((s.first+s.done-1)%s.roots, me*count+i)
+		return s.value((s.first+s.done-1)%s.roots, s.blockAt(me, me)+i)
 	case coll.Alltoall:
-		return s.value(i/count, me*count+i%count)
+		return s.value(from, s.blockAt(from, me)+at)
 	}
 	return s.sum(0, s.group.Size(), i)
 }

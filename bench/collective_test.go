@@ -19,7 +19,7 @@ import (
 func TestCollectives(t *testing.T) {
 	need.Full(t)
 	every := []string{"barrier called 0", "barrier declared 0"}
-	for _, kind := range collectiveNames()[1:] {
+	for _, kind := range append(collectiveNames()[1:], unevenNames...) {
 		for _, call := range []string{callCalled, callDeclared} {
 			every = append(every, kind+" "+call+" alloc 8", kind+" "+call+" alloc 40000")
 		}
@@ -74,6 +74,7 @@ func TestCollectiveTable(t *testing.T) {
 	}{
 		{"allreduce --doubles 1,1k", []string{"tcp channel allreduce, called alloc, 2 ranks: sum of doubles", "declared alloc", "8k", "means of batches"}},
 		{"alltoall --sizes 8 --call called --each", []string{"tcp channel alltoall, called alloc, 2 ranks: bytes of each rank's block", "every iteration timed"}},
+		{"alltoallv --sizes 8 --call called", []string{"tcp channel alltoallv, called alloc, 2 ranks: mean bytes of each rank's block"}},
 		{"barrier", []string{"tcp channel barrier, called, 2 ranks: all ranks"}},
 		{"exact -n 3", []string{"tcp channel exact, narrow, 3 ranks: of one accumulator", "tcp channel allreduce, called alloc, 3 ranks", "1112", "512"}},
 	} {
@@ -202,26 +203,62 @@ func TestTune(t *testing.T) {
 // What a collective leaves is found wrong where one byte of it is, or one behind it.
 func TestCollectiveCheck(t *testing.T) {
 	t.Parallel()
-	for kind := coll.Broadcast; kind <= coll.Alltoall; kind++ {
-		const ranks, bytes = 1, 40
-		src, dst := collectiveBlocks(kind, ranks)
-		m := measurementOf(t, layerChannel, kind.String(), "sizes", "40")
-		s := newCollective(groupOfOne(t), m.spec, make([]byte, src*bytes), make([]byte, dst*bytes+guard))
+	for _, name := range append(collectiveNames()[1:], unevenNames...) {
+		const bytes = 40
+		kind, _ := collectiveKind(name)
+		m := measurementOf(t, layerChannel, name, "sizes", "40")
+		m.ranks = 1
+		src, dst := m.collectiveBytes(0)
+		s := newCollective(groupOfOne(t), m.spec, make([]byte, src), make([]byte, dst+guard))
 		s.prepare()
 		// One rank has what it broadcasts already, and gets nothing of an Exscan.
 		if kind != coll.Broadcast && kind != coll.Exscan {
 			s.done = 1
-			require.Error(t, try(s.check), "%v: nothing has been done", kind)
+			require.Error(t, try(s.check), "%s: nothing has been done", name)
 			s.done = 0
 		}
 		s.run(3, nil)
-		require.NoError(t, try(s.check), "%v", kind)
+		require.NoError(t, try(s.check), "%s", name)
 		for _, at := range []int{0, bytes - 1, bytes, bytes + guard - 1} {
 			s.out[at] ^= 1
 			var bad *CorruptError
-			require.ErrorAs(t, try(s.check), &bad, "%v", kind)
+			require.ErrorAs(t, try(s.check), &bad, "%s", name)
 			require.Equal(t, at, bad.Offset)
 			s.out[at] ^= 1
+		}
+	}
+}
+
+// Blocks that differ are of the size of the result on average, and two ranks agree how long the one
+// between them is.
+func TestUneven(t *testing.T) {
+	t.Parallel()
+	for ranks := 1; ranks <= 9; ranks++ {
+		for _, count := range []int{0, 1, 5, ranks * 1000} {
+			for _, name := range unevenNames {
+				m := spec{pattern: findPattern(layerChannel, name), bytes: count * doubleBytes, ranks: ranks}
+				length := func(rank, i int) int { return m.blockAt(rank, i+1) - m.blockAt(rank, i) }
+				own := 0
+				for rank := range ranks {
+					require.Zero(t, m.blockAt(rank, 0))
+					require.Equal(t, ranks*count, m.blockAt(rank, ranks))
+					src, dst := m.collectiveBytes(rank)
+					own += min(src, dst)
+					for i := range ranks {
+						which := i
+						if name == "alltoallv" {
+							require.Equal(t, length(i, rank), length(rank, i))
+							which = (rank + i) % ranks
+						}
+						require.Equal(t, count+(2*which+1-ranks)*(count/ranks), length(rank, i))
+						require.True(t, length(rank, i) > 0 || count == 0)
+					}
+				}
+				if name == "alltoallv" {
+					own /= ranks
+				}
+				require.Equal(t, ranks*m.bytes, own, name)
+			}
 		}
 	}
 }

@@ -48,6 +48,8 @@ func TestMPI(t *testing.T) {
 					[]int64{0, 8, 1024, 8, 1024, 8, 1024}},
 				{[]string{mpi, "shm", "coll", "-t", "0.001", "-s", "64k", "-c", "reduce-scatter,scan,exscan,gather,scatter,allgather,alltoall"}, unitLatency,
 					[]int64{65536, 65536, 65536, 65536, 65536, 65536, 65536}},
+				{[]string{mpi, "shm", "coll", "-t", "0.001", "-s", "8,64k", "-c", "gatherv,scatterv,allgatherv,alltoallv"}, unitLatency,
+					[]int64{8, 65536, 8, 65536, 8, 65536, 8, 65536}},
 				{[]string{mpi, "shm", "qmp", "-t", "0.001", "-s", "8,1k", "-c", "allreduce"}, unitLatency, []int64{8, 1024}},
 				{[]string{mpi, "shm", "qmp", "-t", "0.001", "-a", "xah", "-c", "halo"}, unitBandwidth, []int64{1572864, 6291456, 786432}},
 			} {
@@ -76,7 +78,7 @@ func TestMPI(t *testing.T) {
 			if mpi == "mpich" {
 				return // more ranks than cores, of which none yields, may take minutes
 			}
-			rs, err := p.run(context.Background(), setting{env: []string{"RANKS=3"}}, mpi, "shm", "coll", "-t", "0.001", "-b", "1", "-c", "scatter,gather")
+			rs, err := p.run(context.Background(), setting{env: []string{"RANKS=3"}}, mpi, "shm", "coll", "-t", "0.001", "-b", "1", "-s", "40", "-c", "scatter,gather,gatherv,scatterv,allgatherv,alltoallv")
 			require.NoError(t, err)
 			require.EqualValues(t, 3, rs[1].Ranks)
 		})

@@ -147,7 +147,9 @@ var rows = slices.Concat([]row{
 	collectiveRows(16, bothMemories, "8,1k,64k", callCalled, nil, nil),
 	collectiveRows(32, bothMemories, "8,1k,64k", callCalled, nil, nil),
 	collectiveRows(64, bothMemories, "8,1k,64k", callCalled, nil, nil),
-	otherCollectives("bcast", "reduce", "reduce-scatter", "scan", "exscan", "gather", "scatter", "allgather", "alltoall"),
+	otherCollectives(2, "bcast", "reduce", "reduce-scatter", "scan", "exscan", "gather", "scatter", "allgather", "alltoall",
+		"gatherv", "scatterv", "allgatherv", "alltoallv"),
+	otherCollectives(4, "scatterv", "alltoallv"),
 	[]row{
 		{suite: "exact", layer: layerChannel, pattern: patternExact, provider: "shm", ranks: 2, bars: []bar{{op: exactNarrow, against: eightDoubles, limit: 1.5}, {op: exactWide, against: manyDoubles, limit: 4}}},
 		{suite: "exact", layer: layerChannel, pattern: patternExact, provider: "shm", ranks: 8, bars: []bar{{op: exactNarrow, against: eightDoubles, limit: 1.5}, {op: exactWide, against: manyDoubles, limit: 4}}},
@@ -192,9 +194,9 @@ func collectiveRows(ranks int, memory, sizes, call string, barrier, allreduce []
 	}
 }
 
-func otherCollectives(kinds ...string) (list []row) {
+func otherCollectives(ranks int, kinds ...string) (list []row) {
 	for _, kind := range kinds {
-		list = append(list, row{suite: "collectives", layer: layerChannel, pattern: kind, provider: "shm", memory: bothMemories, sizes: "8,1k,128k,8M", ranks: 2,
+		list = append(list, row{suite: "collectives", layer: layerChannel, pattern: kind, provider: "shm", memory: bothMemories, sizes: "8,1k,128k,8M", ranks: ranks,
 			args: []string{"--call", callCalled}, peers: []string{"mpi coll -c " + kind}})
 	}
 	return list

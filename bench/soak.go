@@ -274,9 +274,9 @@ func (r *soakRing) run(int, []int64) {
 
 // collective calls a collective of doubles.
 func (s *soaker) collective(kind coll.Kind, bytes, root int) series {
-	src, dst := collectiveBlocks(kind, s.node.Size())
-	m := spec{pattern: findPattern(layerChannel, kind.String()), bytes: bytes, op: callCalled}
-	c := newCollective(s.world, m, make([]byte, src*bytes), make([]byte, dst*bytes+guard))
+	m := spec{pattern: findPattern(layerChannel, kind.String()), bytes: bytes, op: callCalled, ranks: s.node.Size()}
+	src, dst := m.collectiveBytes(s.node.Rank())
+	c := newCollective(s.world, m, make([]byte, src), make([]byte, dst+guard))
 	c.root = root % c.roots
 	return c
 }

@@ -6,13 +6,16 @@
 //     mpi_coll [-c kinds] [-s sizes] [-t seconds] [-b batch] [-p provider]
 //
 // -c lists barrier, bcast, reduce, allreduce, reduce-scatter, scan, exscan, gather,
-// scatter, allgather, alltoall. Sizes are bytes of the vector; of reduce-scatter and
-// the last four of each rank's block.
+// scatter, allgather, alltoall, gatherv, scatterv, allgatherv, alltoallv. Sizes are
+// bytes of the vector; of reduce-scatter and the last eight of each rank's block, of the
+// v kinds on average.
 #include "mpi_common.h"
 
 static double *src, *dst;
-static int count; // doubles
-static int turn;  // the root of the next
+static int count;            // doubles
+static int turn;             // the root of the next
+static int uneven;           // blocks differ in length
+static int *counts, *starts; // of the blocks of this rank
 
 static void next_turn(void) {
     if (++turn == size) turn = 0;
@@ -62,6 +65,24 @@ static void run_alltoall(long n) {
     for (long i = 0; i < n; i++) MPI_Alltoall(src, count, MPI_DOUBLE, dst, count, MPI_DOUBLE, MPI_COMM_WORLD);
 }
 
+static void run_gatherv(long n) {
+    for (long i = 0; i < n; i++, next_turn())
+        MPI_Gatherv(src, counts[rank], MPI_DOUBLE, dst, counts, starts, MPI_DOUBLE, turn, MPI_COMM_WORLD);
+}
+
+static void run_scatterv(long n) {
+    for (long i = 0; i < n; i++, next_turn())
+        MPI_Scatterv(src, counts, starts, MPI_DOUBLE, dst, counts[rank], MPI_DOUBLE, turn, MPI_COMM_WORLD);
+}
+
+static void run_allgatherv(long n) {
+    for (long i = 0; i < n; i++) MPI_Allgatherv(src, counts[rank], MPI_DOUBLE, dst, counts, starts, MPI_DOUBLE, MPI_COMM_WORLD);
+}
+
+static void run_alltoallv(long n) {
+    for (long i = 0; i < n; i++) MPI_Alltoallv(src, counts, starts, MPI_DOUBLE, dst, counts, starts, MPI_DOUBLE, MPI_COMM_WORLD);
+}
+
 static const struct kind {
     const char *name;
     void (*run)(long);
@@ -73,7 +94,24 @@ static const struct kind {
     {"exscan", run_exscan, 0, 1, 1},          {"gather", run_gather, 1, 1, 0},
     {"scatter", run_scatter, 1, 0, 1},        {"allgather", run_allgather, 0, 1, 0},
     {"alltoall", run_alltoall, 0, 0, 0},
+    {"gatherv", run_gatherv, 1, 1, 0},        {"scatterv", run_scatterv, 1, 0, 1},
+    {"allgatherv", run_allgatherv, 0, 1, 0},  {"alltoallv", run_alltoallv, 0, 0, 0},
 };
+
+// Whether a kind has this name, or its v kind.
+static int is(const struct kind *k, const char *name) {
+    size_t n = strlen(name);
+    return !strncmp(k->name, name, n) && (!k->name[n] || !strcmp(k->name + n, "v"));
+}
+
+static long uneven_at(long i) { return i * count - i % size * (size - i % size) * (count / size); }
+
+// Where block i in the memory of a rank begins, in doubles: as in bench (blockAt).
+static long block_at(const struct kind *k, int of, long i) {
+    if (!uneven) return i * count;
+    if (!is(k, "alltoall")) of = 0;
+    return uneven_at(of + i) - uneven_at(of);
+}
 
 // Small integers: their sums are exact, in whatever order.
 static double value(int sender, long i) { return (double)((i * 131 + i / 251 + sender * 97 + 1) % 1021); }
@@ -85,20 +123,22 @@ static double sum_of(int from, int to, long i) {
 }
 
 // What element i of dst must be after a collective with this root, or after several.
-static double expected(const char *name, int root, long i) {
-    long block = i / count, at = i % count; // there is an element: count is not 0
-    if (!strcmp(name, "bcast")) return value(root, i);
-    if (!strcmp(name, "reduce-scatter")) return sum_of(0, size, (long)rank * count + i);
-    if (!strcmp(name, "scan")) return sum_of(0, rank + 1, i);
-    if (!strcmp(name, "exscan")) return sum_of(0, rank, i);
-    if (!strcmp(name, "gather") || !strcmp(name, "allgather")) return value((int)block, at);
-    if (!strcmp(name, "scatter")) return value(root, (long)rank * count + i);
-    if (!strcmp(name, "alltoall")) return value((int)block, (long)rank * count + at);
+static double expected(const struct kind *k, int root, long i) {
+    int block = 0; // where dst has several
+    while (block + 1 < size && starts[block + 1] <= i) block++;
+    long at = i - starts[block];
+    if (is(k, "bcast")) return value(root, i);
+    if (is(k, "reduce-scatter")) return sum_of(0, size, starts[rank] + i);
+    if (is(k, "scan")) return sum_of(0, rank + 1, i);
+    if (is(k, "exscan")) return sum_of(0, rank, i);
+    if (is(k, "gather") || is(k, "allgather")) return value(block, at);
+    if (is(k, "scatter")) return value(root, starts[rank] + i);
+    if (is(k, "alltoall")) return value(block, block_at(k, block, rank) + at);
     return sum_of(0, size, i);
 }
 
 static void prepare(const struct kind *k, long n) {
-    if (!strcmp(k->name, "bcast") && rank == turn)
+    if (is(k, "bcast") && rank == turn)
         for (long i = 0; i < n; i++) dst[i] = value(rank, i);
     else
         spoil((unsigned char *)dst, (size_t)n * sizeof *dst);
@@ -106,18 +146,23 @@ static void prepare(const struct kind *k, long n) {
 
 // Looks at the results of one collective with this root.
 static void check_one(const struct kind *k, int root, long n) {
-    int at_root = !strcmp(k->name, "reduce") || !strcmp(k->name, "gather");
-    if ((at_root && rank != root) || (!strcmp(k->name, "exscan") && rank == 0)) return;
+    int at_root = is(k, "reduce") || is(k, "gather");
+    if ((at_root && rank != root) || (is(k, "exscan") && rank == 0)) return;
     for (long i = 0; i < n; i++)
-        if (dst[i] != expected(k->name, root, i)) {
-            fprintf(stderr, "rank %d: element %ld of %ld of %s is %g, must be %g\n", rank, i, n, k->name, dst[i], expected(k->name, root, i));
+        if (dst[i] != expected(k, root, i)) {
+            fprintf(stderr, "rank %d: element %ld of %ld of %s is %g, must be %g\n", rank, i, n, k->name, dst[i], expected(k, root, i));
             MPI_Abort(MPI_COMM_WORLD, 1);
         }
 }
 
 static void measure(const struct options *o, const struct kind *k, long bytes, double *samples) {
     count = (int)(bytes / (long)sizeof(double));
-    long srcs = (long)count * (k->srcs ? 1 : size), dsts = (long)count * (k->dsts ? 1 : size);
+    uneven = k->name[strlen(k->name) - 1] == 'v';
+    for (int i = 0; i < size; i++) {
+        starts[i] = (int)block_at(k, rank, i);
+        counts[i] = (int)block_at(k, rank, i + 1) - starts[i];
+    }
+    long all = (long)count * size, srcs = k->srcs ? counts[rank] : all, dsts = k->dsts ? counts[rank] : all;
     src = must_alloc((size_t)srcs * sizeof *src + 1);
     dst = must_alloc((size_t)dsts * sizeof *dst + 1);
     for (long i = 0; i < srcs; i++) src[i] = value(rank, i);
@@ -141,7 +186,7 @@ static void measure(const struct options *o, const struct kind *k, long bytes, d
     }
     long runs = p.batch * p.batches;
     // A scatter leaves what the last root had, a broadcast what the first one had.
-    int last = !strcmp(k->name, "scatter") ? (int)((runs - 1) % size) : !strcmp(k->name, "bcast") ? 0 : rank;
+    int last = is(k, "scatter") ? (int)((runs - 1) % size) : is(k, "bcast") ? 0 : rank;
     if (!k->rooted || runs > rank) check_one(k, last, dsts);
     free(src);
     free(dst);
@@ -163,6 +208,8 @@ int main(int argc, char **argv) {
     struct options o = parse_options(argc, argv, "coll");
     for (int s = 0; s < o.nsizes; s++)
         if (o.sizes[s] % (long)sizeof(double)) fail("sizes must be of whole doubles", argv[0]);
+    counts = must_alloc((size_t)size * sizeof *counts);
+    starts = must_alloc((size_t)size * sizeof *starts);
     double *samples = must_alloc(MAX_SAMPLES * sizeof *samples);
     for (const char *name = o.kinds; *name;) {
         size_t length = strcspn(name, ",");
