@@ -34,7 +34,7 @@ type Collective struct {
 	single    [1]stage
 	memory    []*Memory
 	handles   []*Handle // messages between hosts
-	spans     [2][]shared.Span
+	counted   [2]counted
 }
 
 // stage is a part of a collective: within the host, between hosts, or a copy here.

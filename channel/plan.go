@@ -31,25 +31,30 @@ func (c *Collective) planHost() error {
 	s.op = &c.host[0]
 	s.c = shared.Call{Kind: o.Kind, Signature: uint64(c.sig), Root: o.Root, Dst: o.Dst, Src: o.Src,
 		Block: o.Count * o.Elem, Uneven: o.Uneven, Elem: o.Unit(), Combine: o.Rule.Combine, Fold: o.Rule.Fold}
-	if o.Counts != nil {
-		s.c.Blocks = spansOf(&c.spans[0], o.Counts, o.Elem)
-	}
-	if o.From != nil {
-		s.c.From = spansOf(&c.spans[1], o.From, o.Elem)
-	}
+	s.c.Blocks = c.counted[0].keep(&o.Counts, o.Elem)
+	s.c.From = c.counted[1].keep(&o.From, o.Elem)
 	return nil
 }
 
-// spansOf turns counts into blocks, in memory that is used again.
-func spansOf(room *[]shared.Span, counts []int, elem int) []shared.Span {
-	list := (*room)[:0]
+// counted is room for counts of blocks and where these are, which is used again.
+type counted struct {
+	counts []int
+	spans  []shared.Span
+}
+
+// keep replaces counts, which the program may change, by a copy, and returns the blocks; nil if there are none.
+func (r *counted) keep(counts *[]int, elem int) []shared.Span {
+	if *counts == nil {
+		return nil
+	}
+	r.counts, r.spans = append(r.counts[:0], *counts...), r.spans[:0]
+	*counts = r.counts
 	off := 0
-	for _, n := range counts {
-		list = append(list, shared.Span{Off: off, Len: n * elem})
+	for _, n := range r.counts {
+		r.spans = append(r.spans, shared.Span{Off: off, Len: n * elem})
 		off += n * elem
 	}
-	*room = list
-	return list
+	return r.spans
 }
 
 // plan declares what an operation needs.

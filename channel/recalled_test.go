@@ -24,7 +24,7 @@ func TestRecalled(t *testing.T) {
 	})
 	each(t, 2, func(me int) error {
 		g, ctx := groups[me], within(t)
-		dst, src := make([]float64, 2*long), make([]float64, 2*long)
+		dst, src, counts := make([]float64, 2*long), make([]float64, 2*long), make([]int, 2)
 		// call makes a call, by which each rank gives values from v on, and v+1000 on at rank 1.
 		call := func(i int, v float64) error {
 			n := 1 + i%8
@@ -37,6 +37,9 @@ func TestRecalled(t *testing.T) {
 			for k := range src[:n] {
 				src[k] = v + float64(1000*me+k)
 			}
+			if i == 13 { // the same call, but for its counts, which change
+				n, counts[me], counts[1-me] = 4, 1+2*(int(v)%2), 3-2*(int(v)%2)
+			}
 			var o Operation
 			want := func(k int) float64 { return 2*(v+float64(k)) + 1000 }
 			switch d, s := dst[:n], src[:n]; {
@@ -48,9 +51,21 @@ func TestRecalled(t *testing.T) {
 				want = func(k int) float64 { return v + float64(1000*(i-8)+k) }
 			case i == 10:
 				o = AllreduceBytes(user, bytesOf(d), bytesOf(s))
-			default:
+			case i == 12:
 				o = Allgatherv(dst[:2*n], []int{n, n}, s)
 				want = func(k int) float64 { return v + float64(k) }
+			default:
+				o = Alltoallv(d, counts, s, counts)
+				want = func(k int) float64 {
+					switch from := min(k/counts[0], 1); {
+					case from == me:
+						return v + float64(1000*from+k)
+					case from == 0: // what it has for rank 1 comes after what it has for itself
+						return v + float64(counts[1]+k)
+					default:
+						return v + float64(1000+k-counts[0])
+					}
+				}
 			}
 			if err := g.Run(ctx, o); err != nil {
 				return fmt.Errorf("call %d: %w", i, err)
@@ -64,7 +79,7 @@ func TestRecalled(t *testing.T) {
 		}
 		r := rand.New(rand.NewPCG(41, 42))
 		for step := range 500 {
-			if err := call(r.IntN(13), float64(step)); err != nil {
+			if err := call(r.IntN(14), float64(step)); err != nil {
 				return err
 			}
 		}
@@ -76,12 +91,12 @@ func TestRecalled(t *testing.T) {
 		var planned int
 		const settled = 8 // rounds, in each of which at least one call that is not made any more is replaced
 		for round := range settled + 3 {
-			for i := range len(g.recalled.calls) - 1 {
-				if err := errors.Join(call(i, 7), call(11, 8), call(10, 9), call(12, 5)); err != nil {
+			for i := range len(g.recalled.calls) - 3 {
+				if err := errors.Join(call(i, 7), call(11, 8), call(10, 9), call(12, 5), call(13, 6)); err != nil {
 					return err
 				}
 			}
-			if round > settled && g.recalled.next != planned || !g.recalled.calls[0].op.Uneven && g.recalled.calls[0].op.Counts == nil {
+			if round > settled && g.recalled.next != planned {
 				return fmt.Errorf("round %d has planned again", round)
 			}
 			planned = g.recalled.next

@@ -7,6 +7,7 @@ package collop
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"unsafe"
 
 	"github.com/sluice-hpc/sluice/internal/coll"
@@ -37,17 +38,16 @@ type Spec struct {
 }
 
 // Comparable says whether [Spec.Same] can find the operation to be the same as another.
-func (o *Spec) Comparable() bool {
-	return o.Rule != nil && o.Err == nil && o.Counts == nil && !o.Uneven && o.Rule.Op != UserOp
+func (o *Spec) Comparable() bool { return o.Rule != nil && o.Err == nil && o.Rule.Op != UserOp }
+
+// Same says whether two operations are the same, over the same memory.
+func (o *Spec) Same(p *Spec) bool {
+	return p.Comparable() && o.Kind == p.Kind && o.Root == p.Root && o.Elem == p.Elem && o.Rule.Op == p.Rule.Op && o.Rule.Type == p.Rule.Type &&
+		len(o.Dst) == len(p.Dst) && len(o.Src) == len(p.Src) && unsafe.SliceData(o.Dst) == unsafe.SliceData(p.Dst) && unsafe.SliceData(o.Src) == unsafe.SliceData(p.Src) &&
+		(p.Count < 0 || o.Count == p.Count) && o.Uneven == p.Uneven && sameCounts(o.Counts, p.Counts) && sameCounts(o.From, p.From)
 }
 
-// Same says whether two operations are the same, over the same memory. Where that
-// takes long to find out it says no.
-func (o *Spec) Same(p *Spec) bool {
-	return p.Comparable() && o.Counts == nil && !o.Uneven && o.Kind == p.Kind && o.Root == p.Root && o.Elem == p.Elem && o.Rule.Op == p.Rule.Op && o.Rule.Type == p.Rule.Type &&
-		len(o.Dst) == len(p.Dst) && len(o.Src) == len(p.Src) && unsafe.SliceData(o.Dst) == unsafe.SliceData(p.Dst) && unsafe.SliceData(o.Src) == unsafe.SliceData(p.Src) &&
-		(p.Count < 0 || o.Count == p.Count)
-}
+func sameCounts(a, b []int) bool { return (a == nil) == (b == nil) && slices.Equal(a, b) }
 
 // Reduces makes it an operation that reduces elements. It fills in what the caller
 // returns: an operation is made for every call, and is not copied more than it must.
