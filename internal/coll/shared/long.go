@@ -442,6 +442,9 @@ func (o *Op) givePiece() (phase, error) {
 	o.give(data, o.off, o.step)
 	lines.up.publish(c.Signature, stamp(n, 0), 0, 0)
 	t.carrier.Wake()
+	if c.Kind == coll.Gather && t.me == c.Root && o.off == 0 { // while the others fill theirs
+		copyBlock(c.span(t.me).in(c.Dst), c.Src)
+	}
 	return phasePiece, nil
 }
 

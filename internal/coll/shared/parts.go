@@ -59,7 +59,7 @@ func (o *Op) give(dst []byte, off, step int) {
 	t, c := o.team, o.call
 	if !blockwise(c.Kind) {
 		p := c.part(t.me)
-		if off >= len(p) {
+		if off >= len(p) || c.Kind == coll.Gather && t.me == c.Root { // which has it
 			return
 		}
 		p = p[off:min(off+step, len(p))]
@@ -111,10 +111,10 @@ func (o *Op) take(parts [][]byte, off, step int) error {
 			return nil
 		}
 		for i := range t.size {
-			if s := c.span(i).piece(off, step); i == t.me {
-				copyBlock(s.in(c.Dst), c.Src[min(off, len(c.Src)):])
-			} else {
+			if s := c.span(i).piece(off, step); i != t.me {
 				layout.Copy(s.in(c.Dst), parts[i])
+			} else if o.piece == 0 || c.Kind == coll.Allgather {
+				copyBlock(s.in(c.Dst), c.Src[min(off, len(c.Src)):])
 			}
 		}
 	case coll.ReduceScatter:
