@@ -12,7 +12,12 @@ import (
 // Ring is the size of a ring of memory through which one CPU passes bytes on to another: as large as the
 // second-level cache of a CPU, or the next power of two, within bounds. When its lines are written again
 // they have left that cache of the reader, and are not to be fetched from there.
-var Ring = sync.OnceValue(func() int { return ringFor(cacheIn("/sys/devices/system/cpu/cpu0/cache")) })
+var Ring = sync.OnceValue(func() int { return ringFor(cacheIn(cpu0, 2)) })
+
+// LastCache is the size in bytes of the third-level cache that a CPU shares with others; 0: it is not known.
+var LastCache = sync.OnceValue(func() int { return cacheIn(cpu0, 3) })
+
+const cpu0 = "/sys/devices/system/cpu/cpu0/cache"
 
 // Bounds of Ring.
 const (
@@ -27,15 +32,15 @@ func ringFor(cache int) int {
 	return min(max(1<<bits.Len(uint(cache-1)), RingLeast), RingMost)
 }
 
-// cacheIn reads the size in bytes of the second-level cache among those of a CPU, 0 if it is not there
+// cacheIn reads the size in bytes of the cache of a level among those of a CPU, 0 if it is not there
 // (Linux, Documentation/ABI/testing/sysfs-devices-system-cpu).
-func cacheIn(dir string) int {
+func cacheIn(dir string, level int) int {
 	levels, _ := filepath.Glob(filepath.Join(dir, "index*", "level"))
-	for _, level := range levels {
-		if b, err := os.ReadFile(level); err != nil || strings.TrimSpace(string(b)) != "2" {
+	for _, file := range levels {
+		if b, err := os.ReadFile(file); err != nil || strings.TrimSpace(string(b)) != strconv.Itoa(level) {
 			continue
 		}
-		b, err := os.ReadFile(filepath.Join(filepath.Dir(level), "size"))
+		b, err := os.ReadFile(filepath.Join(filepath.Dir(file), "size"))
 		if err != nil {
 			continue
 		}

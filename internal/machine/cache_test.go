@@ -8,11 +8,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestCache: the size is that of the cache of the second level; what does not say it is passed over.
+// TestCache: the size is that of the cache of the level; what does not say it is passed over.
 func TestCache(t *testing.T) {
 	dir := t.TempDir()
-	require.Zero(t, cacheIn(dir))
-	require.Zero(t, cacheIn(filepath.Join(dir, "none")))
+	require.Zero(t, cacheIn(dir, 2))
+	require.Zero(t, cacheIn(filepath.Join(dir, "none"), 2))
 	for name, text := range map[string]string{
 		"index0/level": "1\n", "index0/size": "32K\n", "index1/level": "2\n", "index1/size": "nothing\n",
 		"index2/level": "2\n", "index2/size": "1024K\n", "index3/level": "3\n", "index3/size": "32768K\n", "index4/level": "2\n",
@@ -20,7 +20,9 @@ func TestCache(t *testing.T) {
 		require.NoError(t, os.MkdirAll(filepath.Join(dir, filepath.Dir(name)), 0o755))
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
-	require.Equal(t, 1<<20, cacheIn(dir))
+	require.Equal(t, 1<<20, cacheIn(dir, 2))
+	require.Equal(t, 32<<20, cacheIn(dir, 3))
+	require.Zero(t, cacheIn(dir, 5))
 	for cache, ring := range map[int]int{0: 1 << 20, 1: RingLeast, 512 << 10: 512 << 10, 1280 << 10: 2 << 20, 1 << 30: RingMost} {
 		require.Equal(t, ring, ringFor(cache))
 	}

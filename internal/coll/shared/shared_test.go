@@ -892,3 +892,26 @@ func TestTree(t *testing.T) {
 		}
 	}
 }
+
+// TestPullBlock: a block that is copied in pieces, or at once because the caches have no room, arrives whole; its own
+// place is left alone.
+func TestPullBlock(t *testing.T) {
+	defer func(was func() int) { lastCache = was }(lastCache)
+	src := make([]byte, 4*pullPiece+1)
+	rng := rand.New(rand.NewPCG(71, 72))
+	for i := range src {
+		src[i] = byte(rng.Uint32())
+	}
+	for _, n := range []int{0, 1, pullPiece - 1, pullPiece, pullPiece + 1, 2 * pullPiece, 3*pullPiece + 7, len(src)} {
+		for _, cache := range []int{0, 8*n - 1, 8 * n} {
+			lastCache = func() int { return cache }
+			dst := make([]byte, n+1)
+			o := Op{team: &Team{size: 2}, call: &Call{Dst: dst[:n]}}
+			o.pullBlock(dst[:n], src[:n])
+			require.True(t, bytes.Equal(src[:n], dst[:n]), "%d bytes, cache of %d", n, cache)
+			require.Zero(t, dst[n])
+			o.pullBlock(dst[:n], dst[:n])
+			require.True(t, bytes.Equal(src[:n], dst[:n]))
+		}
+	}
+}
