@@ -123,6 +123,62 @@ func TestKernelsOfLevelsAndZeroes(t *testing.T) {
 	}
 }
 
+// Levels that one block has found are tried for the next one before it is looked at. Here it has, at some place,
+// what they have no room for, or numbers that fill them, and whose total is rounded.
+func TestKernelsOfLevelsAndTheNextBlock(t *testing.T) {
+	r := rand.New(rand.NewPCG(49, 50))
+	for _, c := range []struct{ x, y float64 }{
+		{0x1p-300, 1},
+		{0x1p300, 1},
+		{0x1p-600, 0x1p-600},
+		{0x1p-500 + 0x1p-552, 0x1p-500 + 0x1p-552},
+		{tiny, -tiny},
+		{huge, huge},
+		{inf, 1},
+		{-inf, 0},
+		{nan, 1},
+		{math.Float64frombits(0x7ff0000000000001), 1},
+	} {
+		for _, place := range []int{0, 1, 9, 100, exact.WideBlock - 1} {
+			x, y := draw(r, 2*exact.WideBlock, spread(40)), draw(r, 2*exact.WideBlock, spread(1))
+			x[exact.WideBlock+place], y[exact.WideBlock+place] = c.x, c.y
+			requireKernels(t, x, y, c, place)
+		}
+	}
+	x, y := draw(r, 2*exact.WideBlock, spread(40)), draw(r, 2*exact.WideBlock, spread(1))
+	clear(x[exact.WideBlock:])
+	for i := range 8 { // an element of a register each; the first level begins at 1.5·2^13 for terms, 1.5·2^14 for products
+		x[exact.WideBlock+i], y[exact.WideBlock+i] = 0x1.cdp11, 2
+	}
+	x[exact.WideBlock] += 0x1p-39
+	requireKernels(t, x, y)
+}
+
+// spread draws numbers of so many exponents, below 2.
+func spread(exponents int) func(r *rand.Rand) float64 {
+	return func(r *rand.Rand) float64 { return math.Ldexp(1+r.Float64(), -r.IntN(exponents)) }
+}
+
+// Products that take more levels than a block may use, where a few products do not show it: some that are next
+// to each other are far below the others, or far above.
+func TestKernelsOfTooManyLevels(t *testing.T) {
+	r := rand.New(rand.NewPCG(51, 52))
+	for _, exponent := range []int{-900, -600, -200, 200, 600, 900} {
+		for _, from := range []int{32, 64, exact.WideBlock - 64} {
+			x, y := draw(r, exact.WideBlock, spread(200)), draw(r, exact.WideBlock, spread(1))
+			for i := range 32 {
+				x[from+i] = math.Ldexp(1+r.Float64(), exponent)
+			}
+			requireKernels(t, x, y, exponent, from)
+			for _, k := range exact.Kernels()[1:] {
+				var a exact.Accumulator
+				_, products := k.AddLevels(&a, x, y)
+				require.Equal(t, exponent*exponent > 200*200, products > 0, "%v %d %d", k, exponent, from)
+			}
+		}
+	}
+}
+
 // Every length up to some turns of the longest loop, and every place in a line of the cache.
 func TestKernelsOfEveryLength(t *testing.T) {
 	most := 330
