@@ -63,6 +63,38 @@ func FuzzSum(f *testing.F) {
 	})
 }
 
+// FuzzStrided takes bytes as float64, and as float32, with strides, and as complex numbers of both kinds, and
+// compares each kernel with one addition after the other; repeat makes the slices long enough for kernels.
+func FuzzStrided(f *testing.F) {
+	f.Add(floatBytes(edges...), uint8(3), uint8(2), uint8(1))
+	f.Add(floatBytes(inf, -inf, nan, negZero), uint8(40), uint8(1), uint8(3))
+	f.Add(floatBytes(1e300, 1, -1e300), uint8(200), uint8(1), uint8(1))
+	f.Add(floatBytes(tiny, -tiny, math.Float64frombits(0x0000_0001_8000_0001)), uint8(30), uint8(4), uint8(1))
+	f.Fuzz(func(t *testing.T, b []byte, repeat, strideX, strideY uint8) {
+		const most = 2000
+		x := floats(b)
+		for once := x; repeat > 0 && len(x)+len(once) <= most; repeat-- {
+			x = append(x, once...)
+		}
+		var u []float32
+		for _, v := range x {
+			both := math.Float64bits(v)
+			u = append(u, math.Float32frombits(uint32(both)), math.Float32frombits(uint32(both>>32)))
+		}
+		sx, sy := 1+int(strideX%8), 1+int(strideY%8)
+		n := len(x) / max(sx, sy)
+		requireStrided(t, x[:n*sx], sx, x[len(x)-n*sy:], sy) // they overlap
+		requireStrided(t, u[:n*sx], sx, u[len(u)-n*sy:], sy)
+		requireSquares(t, x, sx)
+		requireSquares(t, u, sx)
+		z, w := paired[complex128](x), complexOf(u)
+		for shift := range min(2, len(z)+1) {
+			requireComplex(t, z[shift:], z[:len(z)-shift])
+			requireComplex(t, w[shift:], w[:len(w)-shift])
+		}
+	})
+}
+
 // FuzzUnmarshal reads any bytes: what is accepted is the one encoding of its sum.
 func FuzzUnmarshal(f *testing.F) {
 	for _, x := range [][]float64{nil, {negZero}, {1}, {-1, 0x1p64}, {nan, inf}, edges} {
