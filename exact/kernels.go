@@ -223,9 +223,8 @@ func exponents(x, y float64) int {
 	return int(math.Float64bits(x)>>mantBits&expMask) + int(math.Float64bits(y)>>mantBits&expMask)
 }
 
-// guess looks at some products, and leaves room for the others; it says whether they are too
-// different for any k.
-func guess(x, y []float64) (k int, tooWide bool) {
+// guess looks at some products, and leaves room for the others; it says by how much their exponents differ.
+func guess(x, y []float64) (k, width int) {
 	low, high := 2*expInf, 0
 	n := min(len(x), dotBlock)
 	for i := 0; i < n; i += max(n/samples, 1) {
@@ -234,7 +233,15 @@ func guess(x, y []float64) (k int, tooWide bool) {
 			low = min(low, e)
 		}
 	}
-	return aboveFor(high + 2), high > low+dotWidth
+	return aboveFor(high + 2), high - low
+}
+
+// scattered says whether so few products, whose exponents differ by so much, are best added one by one.
+func scattered(n, width int) bool {
+	if n < gridFrom {
+		return width > levelsWidth
+	}
+	return width > gridWidth && n < productBinsFrom
 }
 
 // products is a sum of products, as terms is one of terms.
@@ -258,6 +265,14 @@ func (s *products) start(k kernels) {
 	s.place = int(-uintptr(unsafe.Pointer(&s.memory)) % 64 / 8)
 }
 
+// begin takes a guess.
+func (s *products) begin(above, width int) {
+	s.above, s.guessed = above, true
+	if width > dotWidth {
+		s.refuse(maxHanded)
+	}
+}
+
 // state is what the kernel has. It begins a line of the cache: a register that lies across two takes longer.
 func (s *products) state() *dotState { return (*dotState)(s.memory[s.place:][:dotWords]) }
 
@@ -269,11 +284,7 @@ func (s *products) add(a *Accumulator, x, y []float64) {
 		return
 	}
 	if !s.guessed && len(x) > 0 {
-		var wide bool
-		if s.above, wide = guess(x, y); wide {
-			s.refuse(maxHanded)
-		}
-		s.guessed = true
+		s.begin(guess(x, y))
 	}
 	for len(x) > 0 {
 		if s.wide > 0 {

@@ -82,11 +82,14 @@ func (a *Accumulator) addProducts(k kernels, x, y []float64) {
 		panic("exact: AddProducts of slices that differ in length")
 	}
 	if k != plain && len(x) >= dotFrom {
-		var s products
-		s.start(k)
-		s.add(a, x, y)
-		s.finish(a)
-		return
+		if above, width := guess(x, y); !scattered(len(x), width) {
+			var s products
+			s.start(k)
+			s.begin(above, width)
+			s.add(a, x, y)
+			s.finish(a)
+			return
+		}
 	}
 	var t *productTable
 	a.addIntegerProducts(&t, x, y)

@@ -113,6 +113,10 @@ const (
 	gridGroup = 32
 	// Among a few products a difference of exponents is looked for that takes too many levels.
 	gridWidth = 480
+	// Fewer products whose exponents differ by more than some levels have room for take no longer one by one;
+	// measured.
+	gridFrom    = 64
+	levelsWidth = 60
 )
 
 var gridStarts = func() (s [gridLevels]float64) {
