@@ -32,7 +32,7 @@ func TestSumExact(t *testing.T) {
 		}, false},
 	}
 	const calls = 40
-	for _, size := range []int{1, 2, 3, 5, 8} {
+	for _, size := range []int{1, 2, 3, 4, 5, 8} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			groups := worlds(t, size, WithProviders("shm"))
 			for _, k := range kinds {
@@ -133,6 +133,34 @@ func TestSumExactInvalid(t *testing.T) {
 	require.ErrorIs(t, failed[0], exact.ErrWords)
 	require.ErrorIs(t, failed[0], ErrProtocol)
 	require.Equal(t, 1.0, sums[0].Round())
+}
+
+// TestSumExactCounts: a rank that passes another number of accumulators is found out, by narrow words and by all,
+// and nothing changes.
+func TestSumExactCounts(t *testing.T) {
+	const size = 3
+	for _, provider := range []string{"shm", "tcp"} {
+		for _, vain := range []int{0, vainMost} {
+			groups := worlds(t, size, WithProviders(provider))
+			var sums [size][2]exact.Accumulator
+			errs := make([]error, size)
+			each(t, size, func(rank int) error {
+				groups[rank].sums.Store(&exactSums{vain: vain})
+				s := &sums[rank]
+				s[0].Add(float64(rank))
+				list := []*exact.Accumulator{&s[0], &s[1]}
+				if rank == 1 {
+					list = list[:1]
+				}
+				errs[rank] = SumExact(within(t), groups[rank], list...)
+				return nil
+			})
+			for rank, err := range errs {
+				require.ErrorIs(t, err, ErrMismatch, "%s, rank %d", provider, rank)
+				require.Equal(t, float64(rank), sums[rank][0].Round())
+			}
+		}
+	}
 }
 
 // TestSumExactShared: a call that finds another goroutine in the group changes nothing that the ranks know of
