@@ -10,10 +10,11 @@ import (
 // SumExact merges the accumulators of all ranks of a group, at every rank: the i-th of each call into
 // sums[i], whose Round is then the correctly rounded sum of all terms of all ranks. The result has the same
 // bits for any number of ranks and any distribution and order of the terms, by any algorithm and over any
-// provider. All ranks pass as many accumulators; several together take little longer than one.
+// provider. All ranks pass as many accumulators; several together take little longer than one. Without any,
+// nothing is sent.
 //
 // SumExact is an allreduce of 1 + 15·len(sums) int64 while the sums lie where those of the calls before did:
-// within 224 bits below their highest, and 32 above. Else another one follows, of [exact.Words] int64 each.
+// within 192 bits below their highest, and 32 above. Else another one follows, of [exact.Words] int64 each.
 //
 // Errors: those of [Group.Run]; one that wraps [exact.ErrWords] if a rank contributes an invalid
 // accumulator. After an error the sums are unchanged.

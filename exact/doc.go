@@ -16,11 +16,13 @@
 // merges with other accumulators ([Accumulator.Merge]), and returns its sum from
 // [Accumulator.Round], whose comment describes the treatment of NaN, infinities and -0. Between
 // processes an accumulator travels as [Accumulator.Words], 139 int64 that merge by addition, so a
-// reduction that adds int64 values merges sums; or as part of them, [Accumulator.NarrowWords]. For files
-// there is a byte encoding, [Accumulator.AppendBinary].
+// reduction that adds int64 values merges sums; or as part of them, [Accumulator.NarrowWords]. Between ranks,
+// SumExact of package channel, and that of qmp, do all that. For files there is a byte encoding,
+// [Accumulator.AppendBinary].
 //
 // [AddStrided] and [AddProductsStrided] take elements with a stride, and float32; [AddComplex] and
-// [AddInner] take complex numbers into a [Complex]. The caller copies nothing. No function changes or
+// [AddInner] take complex numbers into a [Complex], of which SumExact takes &c.Re and &c.Im. The inner product
+// of a slice and itself is the square of its norm. The caller copies nothing. No function changes or
 // keeps a slice of terms, so that several goroutines may add the same one, and x may overlap y. What
 // panics because of its arguments has added nothing.
 //
