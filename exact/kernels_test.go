@@ -427,8 +427,8 @@ func TestKernelsInAnyEnvironment(t *testing.T) {
 	)
 	r := rand.New(rand.NewPCG(29, 30))
 	for name, source := range sources {
-		x, y, u := draw(r, 1000, source), draw(r, 1000, source), narrow(r, 1000, source)
-		z := complexOf(u)
+		x, y, u, v := draw(r, 1000, source), draw(r, 1000, source), narrow(r, 1000, source), narrow(r, 1000, source)
+		z, w := complexOf(u), complexOf(v)
 		for _, environment := range []uint32{clean | down, clean | up, clean | zero, clean | flush | deny, clean | raised} {
 			for _, k := range exact.Kernels() {
 				var a exact.Accumulator
@@ -439,16 +439,19 @@ func TestKernelsInAnyEnvironment(t *testing.T) {
 				exact.AddStridedBy(k, &a, u, 1)
 				exact.AddStridedBy(k, &a, u, 2)
 				exact.AddProductsStridedBy(k, &a, u, 1, u, 1)
+				exact.AddProductsStridedBy(k, &a, u, 1, v, 1)
 				exact.AddComplexBy(k, &c, z)
 				exact.AddInnerBy(k, &c, z, z)
+				exact.AddInnerBy(k, &c, z, w)
 				after := rounding.SetEnvironment(before)
 				require.Equal(t, environment&^raised, after&^raised, name)
-				want := sumOneByOne(slices.Concat(x, widened(u, 1), widened(u, 2)), x, y, widened(u, 1), widened(u, 1))
+				wideU, wideV := widened(u, 1), widened(v, 1)
+				want := sumOneByOne(slices.Concat(x, wideU, widened(u, 2)), x, y, wideU, wideU, wideU, wideV)
 				require.Equal(t, encoded(t, want), encoded(t, &a), "%s %v %#x", name, k, environment)
 				re, im, turned := partsOf(z)
-				want = sumOneByOne(re, widened(u, 1), widened(u, 1))
+				want = sumOneByOne(re, wideU, wideU, wideU, wideV)
 				require.Equal(t, encoded(t, want), encoded(t, &c.Re), "%s %v %#x", name, k, environment)
-				want = sumOneByOne(im, turned, widened(u, 1))
+				want = sumOneByOne(im, turned, wideU, turned, wideV)
 				require.Equal(t, encoded(t, want), encoded(t, &c.Im), "%s %v %#x", name, k, environment)
 			}
 		}

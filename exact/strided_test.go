@@ -259,7 +259,7 @@ func TestStridedAllocs(t *testing.T) {
 	need.NoRace(t, "it allocates")
 	r := rand.New(rand.NewPCG(35, 36))
 	x, u := draw(r, 4000, (*rand.Rand).NormFloat64), narrow(r, 4000, (*rand.Rand).NormFloat64)
-	z, w := make([]complex128, 1000), make([]complex64, 1000)
+	v, z, w := u[1000:], make([]complex128, 1000), make([]complex64, 1001)
 	var a exact.Accumulator
 	var c exact.Complex
 	require.Zero(t, testing.AllocsPerRun(100, func() {
@@ -267,8 +267,11 @@ func TestStridedAllocs(t *testing.T) {
 		exact.AddStrided(&a, u, 1)
 		exact.AddProductsStrided(&a, x, 2, x, 2)
 		exact.AddProductsStrided(&a, u, 1, u, 1)
+		exact.AddProductsStrided(&a, u[:len(v)], 1, v, 1)
 		exact.AddComplex(&c, z)
+		exact.AddInner(&c, z, z)
 		exact.AddInner(&c, w, w)
+		exact.AddInner(&c, w[1:], w[:len(w)-1])
 	}))
 }
 
