@@ -30,8 +30,8 @@
 //
 // An accumulator is a superaccumulator (U. Kulisch, Computer Arithmetic and Validity, 2nd ed. 2013,
 // chapter 8): a fixed-point number as wide as the whole range of exponents. Its limbs of 32 bits
-// are kept in int64, so that carries can be deferred for 2047 additions. Long slices first go
-// through a table with one sum for each sign and exponent (R. M. Neal, Fast exact summation using
+// are kept in int64, so that carries can be deferred for 2047 additions. What no kernel takes of a long slice
+// goes through a table with one sum for each sign and exponent (R. M. Neal, Fast exact summation using
 // small and large superaccumulators, 2015, arXiv:1505.05571). Unlike Neal's, the accumulator also
 // covers products, from 2^-2148 to 2^2048, whose table has sums of 128 bits.
 //
