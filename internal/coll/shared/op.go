@@ -291,8 +291,9 @@ func (o *Op) offer(l *line) (flags uint8) {
 	var key [2]uint32
 	var addr [2]uint64
 	ok := [2]bool{true, true}
+	inSlot := c.Uneven && blockwise(c.Kind) && o.size <= o.fits(DataSize) // what it gives, if anything
 	for i, b := range [...][]byte{c.Src, c.Dst} {
-		if len(b) > 0 {
+		if unused := [...]bool{inSlot, c.Uneven && c.Kind != coll.Scatter}[i]; len(b) > 0 && !unused {
 			key[i], addr[i], ok[i] = carrier.Export(b)
 			o.offered = o.offered || ok[i]
 		}
@@ -304,8 +305,7 @@ func (o *Op) offer(l *line) (flags uint8) {
 		binary.NativeEndian.PutUint64(p[12+20*i:], addr[i])
 		binary.NativeEndian.PutUint64(p[20+20*i:], uint64(len(b)))
 	}
-	inSlot := c.Uneven && blockwise(c.Kind) && o.size <= o.fits(DataSize) // what it gives, if anything
-	if o.gives, o.gets = c.exposed(o.team.me, ok[0] || inSlot, ok[1]); o.gives {
+	if o.gives, o.gets = c.exposed(o.team.me, ok[0], ok[1]); o.gives {
 		flags |= flagGives
 	}
 	if o.gets {
