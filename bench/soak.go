@@ -190,7 +190,7 @@ func (s *soaker) connect(ctx context.Context) {
 		}
 	}
 	for k := range s.node.Size() {
-		s.once(s.collective(coll.Broadcast, 1000, k))
+		s.once(s.collective(coll.Broadcast.String(), 1000, k))
 		s.shift(ctx, k, 1000, 0)
 	}
 	must(s.qmp.DefaultComm().Barrier())
@@ -241,8 +241,9 @@ func (s *soaker) traffic(ctx context.Context, until time.Time) {
 
 // anyCollective runs a collective of a random kind, size and root.
 func (s *soaker) anyCollective() int {
-	kind, doubles := coll.Barrier+coll.Kind(s.rng.IntN(int(coll.Alltoall-coll.Barrier)+1)), 1+s.rng.IntN(20_000)
-	s.once(s.collective(kind, doubles*doubleBytes, s.rng.IntN(s.node.Size())))
+	names := append(collectiveNames(), unevenNames...)
+	name, doubles := names[s.rng.IntN(len(names))], 1+s.rng.IntN(20_000)
+	s.once(s.collective(name, doubles*doubleBytes, s.rng.IntN(s.node.Size())))
 	return doubles * doubleBytes
 }
 
@@ -273,8 +274,8 @@ func (r *soakRing) run(int, []int64) {
 }
 
 // collective calls a collective of doubles.
-func (s *soaker) collective(kind coll.Kind, bytes, root int) series {
-	m := spec{pattern: findPattern(layerChannel, kind.String()), bytes: bytes, op: callCalled, ranks: s.node.Size()}
+func (s *soaker) collective(name string, bytes, root int) series {
+	m := spec{pattern: findPattern(layerChannel, name), bytes: bytes, op: callCalled, ranks: s.node.Size()}
 	src, dst := m.collectiveBytes(s.node.Rank())
 	c := newCollective(s.world, m, make([]byte, src), make([]byte, dst+guard))
 	c.root = root % c.roots
