@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log"
+	"math"
 
 	"github.com/sluice-hpc/sluice/channel"
 	"github.com/sluice-hpc/sluice/exact"
@@ -128,7 +129,16 @@ func ExampleGroup() {
 		log.Fatal(err)
 	}
 	fmt.Println(sum.Round())
+
+	var square exact.Complex // of the norm of a vector of which each rank has a part
+	x := []complex64{3, 4i}
+	exact.AddInner(&square, x, x)
+	if err := channel.SumExact(ctx, world, &square.Re, &square.Im); err != nil { // one reduction
+		log.Fatal(err)
+	}
+	fmt.Println(math.Sqrt(real(square.Round())))
 	// Output:
 	// [1 2 3]
 	// 1
+	// 5
 }

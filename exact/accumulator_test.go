@@ -60,6 +60,21 @@ func TestDot(t *testing.T) {
 	}
 }
 
+// TestFloat32: a sum, or an inner product, of float32 is that of the same numbers.
+func TestFloat32(t *testing.T) {
+	rng := rand.New(rand.NewPCG(81, 82))
+	for _, n := range []int{0, 1, 31, 64, 1025, 5000} {
+		x, y, wx, wy := make([]float32, n), make([]float32, n), make([]float64, n), make([]float64, n)
+		for i := range x {
+			x[i], y[i] = float32(math.Ldexp(rng.NormFloat64(), rng.IntN(200)-100)), float32(rng.NormFloat64())
+			wx[i], wy[i] = float64(x[i]), float64(y[i])
+		}
+		require.Equal(t, exact.Sum(wx), exact.Sum(x), "%d terms", n)
+		require.Equal(t, exact.Dot(wx, wy), exact.Dot(x, y), "%d products", n)
+	}
+	require.Panics(t, func() { exact.Dot(make([]float32, 2), make([]float32, 3)) })
+}
+
 func TestDotOfDifferentLengths(t *testing.T) {
 	require.Panics(t, func() { exact.Dot(make([]float64, 2), make([]float64, 3)) })
 }

@@ -2,16 +2,16 @@ package exact
 
 // Sum returns the sum of the elements of x, rounded once as by [Accumulator.Round]. The result does
 // not depend on their order.
-func Sum(x []float64) float64 {
+func Sum[T Float](x []T) float64 {
 	var a Accumulator
-	a.AddSlice(x)
+	AddStrided(&a, x, 1)
 	return a.Round()
 }
 
 // Dot returns the inner product of x and y, rounded once as by [Accumulator.Round]. It panics if
 // the lengths differ.
-func Dot(x, y []float64) float64 {
+func Dot[T Float](x, y []T) float64 {
 	var a Accumulator
-	a.AddProducts(x, y)
+	AddProductsStrided(&a, x, 1, y, 1)
 	return a.Round()
 }
