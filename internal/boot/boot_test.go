@@ -28,7 +28,6 @@ import (
 	"github.com/sluice-hpc/sluice/internal/limits"
 	"github.com/sluice-hpc/sluice/internal/logbuf"
 	"github.com/sluice-hpc/sluice/internal/proof"
-	"github.com/sluice-hpc/sluice/internal/reach"
 	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
@@ -1021,7 +1020,7 @@ func TestCanceledWhileWriting(t *testing.T) {
 // connection that happens to use its port, or an earlier program that is ending. Then rank 0 runs the
 // rendezvous there.
 func TestServesLater(t *testing.T) {
-	other, err := reach.ListenLoopback(t.Context())
+	other, err := net.Listen("tcp", ranks.Free(t))
 	require.NoError(t, err)
 	var gone sync.WaitGroup
 	gone.Go(func() {

@@ -59,9 +59,9 @@ func TestJoinWithoutDescriptors(t *testing.T) {
 		{"served", func(t *testing.T) []string {
 			return newWorld(t, 1, maxStrangers).env.Environ()
 		}},
-		{"by hand", func(t *testing.T) []string { return []string{"SLUICE_SERVER=" + freeAddress(t)} }},
+		{"by hand", func(t *testing.T) []string { return []string{"SLUICE_SERVER=" + ranks.Free(t)} }},
 		{"by hand, by name", func(t *testing.T) []string {
-			return []string{"SLUICE_SERVER=" + strings.Replace(freeAddress(t), "127.0.0.1", "localhost", 1)}
+			return []string{"SLUICE_SERVER=" + strings.Replace(ranks.Free(t), "127.0.0.1", "localhost", 1)}
 		}},
 		{"IMPI", func(t *testing.T) []string {
 			return []string{"SLUICE_IMPI_SERVER=" + serveIMPI(t, startup.Server{Clients: 1}).addr}

@@ -14,7 +14,7 @@ import (
 func TestCompletionIndex(t *testing.T) {
 	ctx := ranks.Within(t)
 	const size = 3
-	env := []string{"SLUICE_SIZE=3", "SLUICE_SERVER=" + freeAddress(t), "SLUICE_SECRET=" + hexSecret}
+	env := []string{"SLUICE_SIZE=3", "SLUICE_SERVER=" + ranks.Free(t), "SLUICE_SECRET=" + hexSecret}
 	jobs, errs := make([]*Job, size), make([]error, size)
 	each(size, func(rank int) {
 		jobs[rank], errs[rank] = joinFrom(ctx, variables(append(env[:len(env):len(env)], fmt.Sprint("JOB_COMPLETION_INDEX=", rank))...))

@@ -18,7 +18,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/pmix"
-	"github.com/sluice-hpc/sluice/internal/reach"
 	"github.com/sluice-hpc/sluice/internal/test/need"
 	"github.com/sluice-hpc/sluice/internal/test/ranks"
 )
@@ -254,7 +253,7 @@ func TestOpenMPI(t *testing.T) {
 		require.Equal(t, []string{"rank 0 of 2", "rank 1 of 2"}, o.lines(), o.text)
 
 		// Where the user says where to meet.
-		o = mpirun("exchange", 2, "SLUICE_SERVER="+freeAddress(t))
+		o = mpirun("exchange", 2, "SLUICE_SERVER="+ranks.Free(t))
 		require.Zero(t, o.status, o.text)
 		require.Equal(t, wholeJob(2, 32), o.lines(), o.text)
 	})
@@ -278,18 +277,10 @@ func TestOpenMPI(t *testing.T) {
 		require.Equal(t, want, o.lines(), o.text)
 
 		// Where the user says where to meet.
-		o = mpirun("exchange", 2, without, secret, "SLUICE_SERVER="+freeAddress(t))
+		o = mpirun("exchange", 2, without, secret, "SLUICE_SERVER="+ranks.Free(t))
 		require.Zero(t, o.status, o.text)
 		require.Equal(t, wholeJob(2, 16), o.lines(), o.text)
 	})
-}
-
-// freeAddress returns an address at which nothing listens.
-func freeAddress(t *testing.T) string {
-	ln, err := reach.ListenLoopback(t.Context())
-	require.NoError(t, err)
-	require.NoError(t, ln.Close())
-	return ln.Addr().String()
 }
 
 // sluiceRun is the beginning of a command that does what "sluice run" does; the number of

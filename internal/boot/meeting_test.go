@@ -43,7 +43,7 @@ func barrier(ctx context.Context, jobs []*Job) error {
 // Rank 0 runs the rendezvous; what launchers around say does not count.
 func TestByHand(t *testing.T) {
 	ctx := ranks.Within(t)
-	address := freeAddress(t)
+	address := ranks.Free(t)
 	_, port, err := net.SplitHostPort(address)
 	require.NoError(t, err)
 	for _, server := range []string{address, "localhost:" + port} {
@@ -76,7 +76,7 @@ func TestByHandServed(t *testing.T) {
 // ranks return as an error, nothing.
 func TestRefusalsAreTold(t *testing.T) {
 	ctx := ranks.Within(t)
-	server := freeAddress(t)
+	server := ranks.Free(t)
 	var log logbuf.Buffer
 	told := WithLogger(ctx, slog.New(slog.NewTextHandler(&log, nil)))
 	rank := func(ctx context.Context, rank, size int, secret string) (*Job, error) {
@@ -116,7 +116,7 @@ func TestRefusalsAreTold(t *testing.T) {
 // A rank that waits for the first round is told that another process has its number.
 func TestTwinIsTold(t *testing.T) {
 	ctx := ranks.Within(t)
-	server := freeAddress(t)
+	server := ranks.Free(t)
 	rank := func(rank int) (*Job, error) {
 		return joinFrom(ctx, variables(fmt.Sprint("SLUICE_RANK=", rank), "SLUICE_SIZE=3", "SLUICE_SERVER="+server, "SLUICE_SECRET="+hexSecret))
 	}
@@ -148,7 +148,7 @@ func TestSilenceIsTold(t *testing.T) {
 	defer func(was time.Duration) { silencePatience = was }(silencePatience)
 	silencePatience = 0
 	mute := ranks.Listen(t) // the kernel accepts
-	nowhere := freeAddress(t)
+	nowhere := ranks.Free(t)
 	for _, c := range []struct{ name, rank, server, says string }{
 		{"no rendezvous", "1", "SLUICE_SERVER=" + nowhere, "at " + nowhere},
 		{"mute rendezvous", "1", "SLUICE_SERVER=" + mute.Addr().String(), "at " + mute.Addr().String() + ": "},
@@ -177,7 +177,7 @@ func TestSilenceIsTold(t *testing.T) {
 // on as if it had left, which it has.
 func TestHostLeaves(t *testing.T) {
 	ctx := ranks.Within(t)
-	jobs := byHand(ctx, t, 3, freeAddress(t))
+	jobs := byHand(ctx, t, 3, ranks.Free(t))
 	require.NoError(t, barrier(ctx, jobs))
 	h := jobs[0].x.(*host)
 	require.NoError(t, h.client.close())
@@ -206,7 +206,7 @@ func TestHostLeaves(t *testing.T) {
 // was.
 func TestHostDies(t *testing.T) {
 	ctx := ranks.Within(t)
-	jobs := byHand(ctx, t, 3, freeAddress(t))
+	jobs := byHand(ctx, t, 3, ranks.Free(t))
 	require.NoError(t, barrier(ctx, jobs))
 	require.NoError(t, jobs[0].x.(*host).server.Close())
 	for _, j := range jobs[1:] {
@@ -228,7 +228,7 @@ func TestHostedAbort(t *testing.T) {
 	for culprit := range 3 {
 		t.Run(fmt.Sprint(culprit), func(t *testing.T) {
 			ctx := ranks.Within(t)
-			jobs := byHand(ctx, t, 3, freeAddress(t))
+			jobs := byHand(ctx, t, 3, ranks.Free(t))
 			require.NoError(t, barrier(ctx, jobs))
 			jobs[culprit].Abort(5, "why")
 			want := &AbortError{Rank: culprit, Code: 5, Why: "why"}
@@ -254,7 +254,7 @@ func TestHostedAbort(t *testing.T) {
 // for the next rendezvous at the same address.
 func TestNextProgram(t *testing.T) {
 	ctx := ranks.Within(t)
-	server := freeAddress(t)
+	server := ranks.Free(t)
 	var log logbuf.Buffer
 	told := WithLogger(ctx, slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})))
 	jobs := byHand(told, t, 2, server)
@@ -284,7 +284,7 @@ func TestNextProgram(t *testing.T) {
 // Rank 0 waits in Close for those that have not even come yet.
 func TestHostWaits(t *testing.T) {
 	ctx := ranks.Within(t)
-	server := freeAddress(t)
+	server := ranks.Free(t)
 	first, err := joinFrom(ctx, variables("SLUICE_RANK=0", "SLUICE_SIZE=2", "SLUICE_SERVER="+server, "SLUICE_INSECURE=1"))
 	require.NoError(t, err)
 	closed := make(chan error)
@@ -301,7 +301,7 @@ func TestHostWaits(t *testing.T) {
 // What the program itself says goes before all variables.
 func TestEnvironmentJoin(t *testing.T) {
 	ctx := ranks.Within(t)
-	good := Environment{Size: 2, Server: freeAddress(t), Job: "j", Secret: []byte("0123456789abcdef")}
+	good := Environment{Size: 2, Server: ranks.Free(t), Job: "j", Secret: []byte("0123456789abcdef")}
 	jobs, errs := make([]*Job, 2), make([]error, 2)
 	each(2, func(rank int) {
 		e := good
@@ -348,14 +348,14 @@ func TestSeveralAddresses(t *testing.T) {
 	other, ours := serve("other", secret), serve("ours", secret)
 	stranger := serve("ours", []byte("the secret of another job......."))
 	m := meeting{Environment: Environment{Size: 1, Job: "ours", Secret: secret}, hosted: true}
-	m.find = at(freeAddress(t), other.Addr().String(), stranger.Addr().String(), ours.Addr().String())
+	m.find = at(ranks.Free(t), other.Addr().String(), stranger.Addr().String(), ours.Addr().String())
 	j, err := m.join(ctx)
 	require.NoError(t, err)
 	require.NoError(t, j.Barrier(ctx))
 	require.NoError(t, j.Close())
 
 	// A rendezvous that knows the secret can refuse: trying the next one is of no use.
-	m.find = at(ours.Addr().String(), freeAddress(t))
+	m.find = at(ours.Addr().String(), ranks.Free(t))
 	_, err = m.join(ctx)
 	var refused *RefusedError
 	require.ErrorAs(t, err, &refused)
@@ -367,7 +367,7 @@ func TestSeveralAddresses(t *testing.T) {
 	require.NoError(t, ctx.Err())
 	require.NotErrorIs(t, err, context.DeadlineExceeded)
 
-	m.find = at(freeAddress(t), stranger.Addr().String())
+	m.find = at(ranks.Free(t), stranger.Addr().String())
 	short, cancel := context.WithTimeoutCause(ctx, limit/600, errors.New("enough"))
 	defer cancel()
 	_, err = m.join(short)
@@ -377,7 +377,7 @@ func TestSeveralAddresses(t *testing.T) {
 
 func TestListenAt(t *testing.T) {
 	ctx := ranks.Within(t)
-	ln, err := listenAt(ctx, freeAddress(t))
+	ln, err := listenAt(ctx, ranks.Free(t))
 	require.NoError(t, err)
 	require.NotNil(t, ln)
 	defer ln.Close()
@@ -443,7 +443,7 @@ func TestAbsentAreNamed(t *testing.T) {
 	silencePatience = 0
 	var log logbuf.Buffer
 	ctx := WithLogger(ranks.Within(t), slog.New(slog.NewTextHandler(&log, nil)))
-	server := freeAddress(t)
+	server := ranks.Free(t)
 	join := func(rank string) (*Job, error) {
 		return joinFrom(ctx, variables("SLUICE_RANK="+rank, "SLUICE_SIZE=4", "SLUICE_SERVER="+server, "SLUICE_SECRET="+hexSecret))
 	}

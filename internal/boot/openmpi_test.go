@@ -31,7 +31,7 @@ func TestOpenMPIRanks(t *testing.T) {
 	require.NoError(t, os.Chmod(dir, 0o700))
 	path := filepath.Join(dir, "sluice-openmpi-845807617")
 	// Of an earlier program, which has not tidied up.
-	require.NoError(t, os.WriteFile(path, []byte(freeAddress(t)), 0o600))
+	require.NoError(t, os.WriteFile(path, []byte(ranks.Free(t)), 0o600))
 	jobs := make([]*Job, 3)
 	each(3, func(rank int) { jobs[rank], _ = joinFrom(ctx, variables(openMPIRank(rank, 3, 3, dir)...)) })
 	for rank, j := range jobs {

@@ -119,7 +119,7 @@ func TestSlurmPorts(t *testing.T) {
 	require.NoError(t, err)
 	defer ln.Close()
 	taken := ln.Addr().(*net.TCPAddr).Port
-	_, free, err := net.SplitHostPort(freeAddress(t))
+	_, free, err := net.SplitHostPort(ranks.Free(t))
 	require.NoError(t, err)
 	port, err := strconv.Atoi(free)
 	require.NoError(t, err)

@@ -240,15 +240,22 @@ func Listen(t testing.TB) net.Listener {
 	return l
 }
 
-// Free returns an address of this host at which something can listen later: its port is none of those that
-// the system gives to others.
+// Free returns an address of this host at which nothing listens, and at which something can listen until the
+// test is over: its port is none of those that the system gives to others, and no other test gets it, for a
+// UDP socket has its number.
 func Free(t testing.TB) string {
 	t.Helper()
 	for {
-		l, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", 20_000+rand.IntN(12_000)))
+		held, err := net.ListenPacket("udp", fmt.Sprint("127.0.0.1:", 20_000+rand.IntN(12_000)))
 		if err == nil {
-			require.NoError(t, l.Close())
-			return l.Addr().String()
+			address := held.LocalAddr().String()
+			var l net.Listener
+			if l, err = net.Listen("tcp", address); err == nil {
+				t.Cleanup(func() { held.Close() })
+				require.NoError(t, l.Close())
+				return address
+			}
+			held.Close()
 		}
 		require.ErrorIs(t, err, syscall.EADDRINUSE)
 	}
