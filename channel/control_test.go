@@ -22,8 +22,8 @@ func TestRebaseUnread(t *testing.T) {
 	n := join(t, 2, WithProviders("shm"))[0]
 	p := lonely(n)
 	var list []*Handle
-	for range handles {
-		h := &Handle{node: n, kind: kindSend}
+	for i := range handles {
+		h := &Handle{node: n, kind: kindSend, id: uint32(i)}
 		require.NoError(t, h.adoptLayout(Strided(allocate(t, n, size, true), 0, 100, 10, 500)))
 		require.NoError(t, h.attach(p, 0))
 		list = append(list, h)

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
-// DeclareOption is an option of [Node.DeclareSend], [Node.DeclareReceive], [Node.Send], [Node.Recv] and
-// [Node.Sendrecv].
+// DeclareOption is an option of [Node.DeclareSend], [Node.DeclareReceive], and of [Node.Send] and the other methods
+// for messages used once.
 type DeclareOption struct {
 	option declareOption
 	value  int
@@ -111,6 +111,10 @@ func (n *Node) declareOn(kind handleKind, l Layout, rank int, d declaration) (*H
 	if err := h.adoptLayout(l); err != nil {
 		return fail(err)
 	}
+	n.mu.Lock()
+	n.lastID++
+	h.id = n.lastID
+	n.mu.Unlock()
 	if err := h.attach(p, uint32(d.stream)); err != nil {
 		p.mu.Lock()
 		delete(p.handles, h)
@@ -139,10 +143,6 @@ func (h *Handle) adoptLayout(l Layout) error {
 		}
 	}
 	bases, _ := l.shape.Bases()
-	n.mu.Lock()
-	n.lastID++
-	h.id = n.lastID
-	n.mu.Unlock()
 	for i, b := range bases {
 		m, open := n.allocated(b)
 		if !open || m != nil && !m.use() {
@@ -323,7 +323,7 @@ func (h *Handle) register(d *device) (err error) {
 
 // describe returns the layout as sent to the peer.
 func (h *Handle) describe() []byte {
-	l := layoutInfo{handle: h.id, version: h.version}
+	l := layoutInfo{handle: h.id, version: h.where.version}
 	bases, of := h.shape.Bases()
 	numbers := make([]int, len(bases)) // of the regions
 	for i, mr := range h.regs {

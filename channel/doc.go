@@ -15,7 +15,8 @@
 // [Handle.Wait] afterwards cost little more than the hardware. [Handle.Done] is a channel
 // for select.
 //
-// [Node.Send], [Node.Recv] and [Node.Sendrecv] move messages that are used once.
+// [Node.Send], [Node.Recv] and [Node.Sendrecv] move messages that are used once, and [Node.SendLayout] and its
+// like those that are not contiguous.
 //
 // A program imports the providers that reach its peers. This imports all of them:
 //

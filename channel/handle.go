@@ -42,7 +42,8 @@ type Handle struct {
 	where       where  // the message, as its peer accesses it
 	reachable   bool   // the peer can access it
 	told        bool   // and remembers the handle
-	cancellable bool   // no gate before the message has come
+	said        saidLayout
+	cancellable bool // no gate before the message has come
 	priority    int
 	pins        *runtime.Pinner
 	memories    []*Memory

@@ -1,6 +1,7 @@
 package channel
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -223,15 +224,36 @@ func (p *peer) nudge() {
 }
 
 // tellLayout queues the layout of a handle, in place of an earlier one that has not
-// been written: a peer that is stopped does not read. The caller holds mu.
+// been written: a peer that is stopped does not read. It leaves that out if the peer has the layout, because
+// a message used once had it. The caller holds mu.
 func (p *peer) tellLayout(h *Handle) {
+	d := h.describe()
+	said := &h.said
+	if bytes.Equal(d[layoutVersionEnd:], said.rest) && slices.Equal(h.regs, said.regs) {
+		h.where.version = said.version
+		return
+	}
+	*said = saidLayout{}
+	if rest := d[layoutVersionEnd:]; len(h.own) == 0 && len(rest) <= saidMost {
+		*said = saidLayout{h.version, rest, h.regs}
+	}
 	if h.version > 0 {
 		p.out = slices.DeleteFunc(p.out, func(b []byte) bool {
 			return kind(b[0]) == kindLayout && binary.BigEndian.Uint32(b[headerLen:]) == h.id
 		})
 	}
-	p.tell(kindLayout, h.describe())
+	p.tell(kindLayout, d)
 }
+
+// saidLayout is the layout of a handle that the peer has been told last, if it is short and over memory of Alloc.
+type saidLayout struct {
+	version uint32
+	rest    []byte      // of the message: what follows on the version
+	regs    []*verbs.MR // whose keys may be used again for others
+}
+
+// saidMost bounds what is kept of the layout of each handle.
+const saidMost = 1 << 10
 
 // tell queues a control message. The caller holds mu.
 func (p *peer) tell(k kind, body []byte) {

@@ -422,13 +422,18 @@ func (p *player) startOnce(e *end) error {
 	n := e.lengths[e.next]
 	b := p.alloc(n + 1)[:n]
 	q := &post{end: e, length: n, once: true, drawn: drawn{"once", [][]byte{b}, Contiguous(b), []block{{0, 0, n}}}}
+	var l *Layout
+	if p.rand.IntN(2) == 0 {
+		q.drawn = draw(p.rand, n, p.alloc)
+		b, l = nil, &q.drawn.layout
+	}
 	p.fill(q)
 	kind, peer := kindReceive, e.from
 	if e.sending {
 		kind, peer = kindSend, e.to
 	}
 	var err error
-	q.handle, err = p.node.startOnce(kind, b, peer, []DeclareOption{OnStream(e.number), WithPriority(p.rand.IntN(3))})
+	q.handle, err = p.node.startOnce(kind, b, l, peer, []DeclareOption{OnStream(e.number), WithPriority(p.rand.IntN(3))})
 	switch {
 	case err == nil:
 		p.started(q)

@@ -69,24 +69,44 @@ func (l *spares) remove(h *Handle) bool {
 // Errors: those of [Node.DeclareSend] and of [Handle.Start], [Handle.Test] and [Handle.WaitContext].
 // If ctx ends first, the message goes on, and b belongs to it until it is complete, or the node is closed.
 func (n *Node) Send(ctx context.Context, b []byte, rank int, opts ...DeclareOption) error {
-	return n.once(ctx, kindSend, b, rank, opts)
+	return n.once(ctx, kindSend, b, nil, rank, opts)
 }
 
 // Recv receives the next message of a stream from a rank into b, whose length must be that of the
 // message (MPI_Recv). Otherwise it is as [Node.Send].
 func (n *Node) Recv(ctx context.Context, b []byte, rank int, opts ...DeclareOption) error {
-	return n.once(ctx, kindReceive, b, rank, opts)
+	return n.once(ctx, kindReceive, b, nil, rank, opts)
 }
 
 // Sendrecv sends out to one rank and receives in from another, or the same, at the same time
 // (MPI_Sendrecv); both on the same stream number. The slices must not overlap. Otherwise it is as
 // [Node.Send] and [Node.Recv], whose errors it joins.
 func (n *Node) Sendrecv(ctx context.Context, out []byte, to int, in []byte, from int, opts ...DeclareOption) error {
-	s, err := n.startOnce(kindSend, out, to, opts)
+	return n.exchangeOnce(ctx, out, nil, to, in, nil, from, opts)
+}
+
+// SendLayout is [Node.Send] of a message that is not contiguous (MPI_Send of a derived datatype). A layout of Alloc
+// memory that is sent again is not told to the peer again.
+func (n *Node) SendLayout(ctx context.Context, l Layout, rank int, opts ...DeclareOption) error {
+	return n.once(ctx, kindSend, nil, &l, rank, opts)
+}
+
+// RecvLayout is [Node.Recv] into memory that is not contiguous. The blocks of the layout must not overlap.
+func (n *Node) RecvLayout(ctx context.Context, l Layout, rank int, opts ...DeclareOption) error {
+	return n.once(ctx, kindReceive, nil, &l, rank, opts)
+}
+
+// SendrecvLayout is [Node.Sendrecv] of messages that are not contiguous.
+func (n *Node) SendrecvLayout(ctx context.Context, out Layout, to int, in Layout, from int, opts ...DeclareOption) error {
+	return n.exchangeOnce(ctx, nil, &out, to, nil, &in, from, opts)
+}
+
+func (n *Node) exchangeOnce(ctx context.Context, out []byte, lo *Layout, to int, in []byte, li *Layout, from int, opts []DeclareOption) error {
+	s, err := n.startOnce(kindSend, out, lo, to, opts)
 	if err != nil {
 		return err
 	}
-	r, err := n.startOnce(kindReceive, in, from, opts)
+	r, err := n.startOnce(kindReceive, in, li, from, opts)
 	if err == nil {
 		err = r.endOnce(r.await(ctx))
 	}
@@ -96,16 +116,16 @@ func (n *Node) Sendrecv(ctx context.Context, out []byte, to int, in []byte, from
 	return err
 }
 
-func (n *Node) once(ctx context.Context, kind handleKind, b []byte, rank int, opts []DeclareOption) error {
-	h, err := n.startOnce(kind, b, rank, opts)
+func (n *Node) once(ctx context.Context, kind handleKind, b []byte, l *Layout, rank int, opts []DeclareOption) error {
+	h, err := n.startOnce(kind, b, l, rank, opts)
 	if err != nil {
 		return err
 	}
 	return h.endOnce(h.await(ctx))
 }
 
-// startOnce starts a message that is used once. Its handle is entered until endOnce.
-func (n *Node) startOnce(kind handleKind, b []byte, rank int, opts []DeclareOption) (*Handle, error) {
+// startOnce starts a message that is used once: b, or l unless that is nil. Its handle is entered until endOnce.
+func (n *Node) startOnce(kind handleKind, b []byte, l *Layout, rank int, opts []DeclareOption) (*Handle, error) {
 	d, err := declarationOf(opts)
 	if err != nil {
 		return nil, &Error{Op: kind.String(), Rank: rank, Stream: d.stream, Err: err}
@@ -120,7 +140,12 @@ func (n *Node) startOnce(kind handleKind, b []byte, rank int, opts []DeclareOpti
 		return nil, h.errorf("start", ErrClosed)
 	}
 	h.priority = d.priority
-	if err = h.lay(b); err != nil {
+	if l == nil {
+		err = h.lay(b)
+	} else {
+		err = h.layOut(*l)
+	}
+	if err != nil {
 		err = h.errorf("start", err)
 	} else {
 		err = h.start()
@@ -323,6 +348,22 @@ func (p *peer) maps() bool {
 func (h *Handle) layLong(b []byte, m *Memory) error {
 	h.shape, h.flat = layout.Flat(b), b
 	h.memories = append(h.memories, m)
+	return h.bindOnce()
+}
+
+// layOut is lay for a message that need not be contiguous.
+func (h *Handle) layOut(l Layout) error {
+	if b := l.shape.Flat(); l.err == nil && (b != nil || l.Len() == 0) {
+		return h.lay(b)
+	}
+	if err := h.adoptLayout(l); err != nil {
+		return err
+	}
+	return h.bindOnce()
+}
+
+// bindOnce binds a handle that has got its memory, if the peer is connected; else the wire-up does.
+func (h *Handle) bindOnce() error {
 	if err := h.node.call(); err != nil {
 		return err
 	}
@@ -335,7 +376,7 @@ func (h *Handle) layLong(b []byte, m *Memory) error {
 	if p.state.Load() == peerUp {
 		return h.bind(p)
 	}
-	p.handles[h] = struct{}{} // the wire-up binds it
+	p.handles[h] = struct{}{}
 	return nil
 }
 

@@ -7,8 +7,10 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -33,6 +35,65 @@ func TestSendRecv(t *testing.T) {
 			}
 		}
 		require.Empty(t, a.astray)
+	})
+}
+
+// passOnce sends a message that is used once.
+func passOnce(t *testing.T, a, b *Node, from, into Layout, opts ...DeclareOption) {
+	t.Helper()
+	var wg sync.WaitGroup
+	wg.Go(func() { assert.NoError(t, a.SendLayout(within(t), from, b.Rank(), opts...)) })
+	assert.NoError(t, b.RecvLayout(within(t), into, a.Rank(), opts...))
+	wg.Wait()
+	require.False(t, t.Failed())
+}
+
+// TestLayoutSaidOnce: a layout of Alloc memory that is used again is not told again, one that has changed is, and
+// so is the same one over other memory at the same address.
+func TestLayoutSaidOnce(t *testing.T) {
+	everywhere(t, func(t *testing.T, a, b *Node) {
+		const size = 1 << 20
+		said := func() (list []saidLayout) {
+			for i := range len(spares{}) {
+				for _, p := range []*atomic.Pointer[Handle]{&a.peers[b.rank].Load().sending(0).spares[i], &b.peers[a.rank].Load().receiving(0).spares[i]} {
+					if h := p.Load(); h != nil {
+						list = append(list, h.said)
+					}
+				}
+			}
+			return list
+		}
+		r := rand.New(rand.NewPCG(3, 4))
+		var before []saidLayout
+		for round := range 3 {
+			out, in := newMemory(t, a, size), newMemory(t, b, size)
+			for i, block := range []int{32 << 10, 32 << 10, 16 << 10, 32 << 10, 32 << 10} {
+				lay := strided(block) // long enough to be told
+				random(r, out.Bytes())
+				from, into := lay(out.Bytes()), lay(in.Bytes())
+				passOnce(t, a, b, from, into)
+				require.True(t, bytes.Equal(packed(from), packed(into)), "round %d", round)
+				now := said()
+				require.Len(t, now, 2)
+				for j, s := range now {
+					switch {
+					case a == b:
+						require.Empty(t, s.rest)
+					case i == 1 || i == 4:
+						require.Equal(t, before[j].version, s.version)
+					case i > 0 || round > 0:
+						require.NotEqual(t, before[j].version, s.version)
+					}
+				}
+				before = now
+			}
+			require.NoError(t, out.Close())
+			require.NoError(t, in.Close())
+		}
+		if b.peers[a.rank].Load().link != nil {
+			require.NotEmpty(t, before[0].rest)
+			require.NotEmpty(t, before[1].rest)
+		}
 	})
 }
 

@@ -282,6 +282,9 @@ const (
 // layoutLen is the length of the body of kindLayout.
 func layoutLen(regions, parts int) int { return 16 + regions*regionLen + parts*partLen }
 
+// layoutVersionEnd is where the version ends in what append appends.
+const layoutVersionEnd = 8
+
 func (l *layoutInfo) append(b []byte) []byte {
 	b = binary.BigEndian.AppendUint32(b, l.handle)
 	b = binary.BigEndian.AppendUint32(b, l.version)
