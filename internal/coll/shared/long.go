@@ -62,10 +62,10 @@ func (o *Op) chooseWay() way {
 		switch {
 		case o.gives && o.tells():
 			return wayPull
-		case o.gets && c.Kind == coll.Scatter: // the root alone knows where the blocks are
+		case o.gets:
 			return wayPush
 		}
-	case c.Kind == coll.Gather && o.gets && !c.Uneven: // members do not know where their blocks go
+	case c.Kind == coll.Gather && o.gets && (!c.Uneven || o.tells()):
 		return wayPush
 	case c.Kind.Reduces() && c.Kind != coll.ReduceScatter:
 		if o.gives && o.gets {
@@ -194,7 +194,7 @@ func (o *Op) pull() error {
 	case coll.Scatter:
 		b, err := o.view(c.Root, false, c.total(t.size))
 		if err == nil {
-			o.pullBlock(c.Dst, c.span(t.me).in(b))
+			o.moveBlock(c.Dst, c.span(t.me).in(b))
 		}
 		return err
 	case coll.ReduceScatter:
@@ -207,26 +207,44 @@ func (o *Op) pull() error {
 		err := o.viewAll(t.parts, false, len(c.Src))
 		for k := 0; k < t.size && err == nil; k++ {
 			i := (t.me + k) % t.size
-			o.pullBlock(c.span(i).in(c.Dst), t.parts[i][t.me*c.Block:])
+			o.moveBlock(c.span(i).in(c.Dst), t.parts[i][t.me*c.Block:])
 		}
 		return err
 	}
 	return o.pullAll()
 }
 
-// tells says whether a slot has room for where the blocks are that a member gives.
-func (o *Op) tells() bool { return o.team.size*spanSize <= DataSize }
+// tells says whether a slot has room for where the blocks are that a member gives and gets.
+func (o *Op) tells() bool { return o.tableAt(o.call.Kind == coll.Alltoall, o.team.size) <= DataSize }
 
 // spanSize is the size of a block's offset and length.
 const spanSize = 2 * lengthSize
 
-// tell writes to the slot where in Src the blocks are that this member gives.
-func (o *Op) tell(slot []byte) {
-	for i := range o.team.size {
-		s := o.call.given(i)
-		binary.NativeEndian.PutUint64(slot[i*spanSize:], uint64(s.Off))
-		binary.NativeEndian.PutUint64(slot[i*spanSize+lengthSize:], uint64(s.Len))
+// tableAt is where in a slot a block's place is: of those that a member gets, if it also gives some, the table
+// follows on the other.
+func (o *Op) tableAt(second bool, i int) int {
+	if second {
+		i += o.team.size
 	}
+	return i * spanSize
+}
+
+// tell writes to the slot where the blocks are that this member gives, and those that it gets.
+func (o *Op) tell(slot []byte) {
+	c := o.call
+	for i := range o.team.size {
+		if blockwise(c.Kind) && o.gives {
+			c.given(i).put(slot[o.tableAt(false, i):])
+		}
+		if o.gets && c.Kind != coll.Scatter {
+			c.span(i).put(slot[o.tableAt(c.Kind == coll.Alltoall, i):])
+		}
+	}
+}
+
+func (s Span) put(b []byte) {
+	binary.NativeEndian.PutUint64(b, uint64(s.Off))
+	binary.NativeEndian.PutUint64(b[lengthSize:], uint64(s.Len))
 }
 
 // told is the block that member i gives to this one, of want bytes: in its slot, if all that it gives
@@ -248,15 +266,19 @@ func (o *Op) told(i, want int) ([]byte, error) {
 		}
 		return slot[lengthSize:][:want], nil
 	}
-	slot = slot[t.me*spanSize:]
-	off := binary.NativeEndian.Uint64(slot)
-	if err := o.alike(i, want, binary.NativeEndian.Uint64(slot[lengthSize:])); err != nil || want == 0 {
+	return o.block(i, f.src, slot[o.tableAt(false, t.me):], want)
+}
+
+// block is the block of want bytes in memory that member i has offered, which says where.
+func (o *Op) block(i int, m offeredMemory, at []byte, want int) ([]byte, error) {
+	off := binary.NativeEndian.Uint64(at)
+	if err := o.alike(i, want, binary.NativeEndian.Uint64(at[lengthSize:])); err != nil || want == 0 {
 		return nil, err
 	}
-	if f.src.len < want || off > uint64(f.src.len-want) {
-		return nil, fmt.Errorf("%w: member %d offers %d bytes, want %d of them from %d on", ErrProtocol, i, f.src.len, want, off)
+	if m.len < want || off > uint64(m.len-want) {
+		return nil, fmt.Errorf("%w: member %d offers %d bytes, want %d of them from %d on", ErrProtocol, i, m.len, want, off)
 	}
-	b, err := t.carrier.View(i, f.src.key, f.src.addr, f.src.len)
+	b, err := o.team.carrier.View(i, m.key, m.addr, m.len)
 	if err != nil {
 		return nil, err
 	}
@@ -272,7 +294,7 @@ func (o *Op) pullUneven() (err error) {
 	}
 	for k := 0; k < to-from && err == nil; k++ {
 		i := from + (t.me+k)%(to-from)
-		o.pullBlock(c.got(i).in(c.Dst), t.parts[i])
+		o.moveBlock(c.got(i).in(c.Dst), t.parts[i])
 	}
 	return err
 }
@@ -286,51 +308,55 @@ func (o *Op) push() (err error) {
 		first, count = c.Root, 1
 	case c.Kind.Rooted() && t.me != c.Root:
 		return nil
-	case c.Uneven:
-		if err := o.checkPlaces(); err != nil {
-			return err
-		}
 	}
 	for i := first; i < first+count && err == nil; i++ { // all at first: after ErrLater it would be copied again
-		_, _, n := o.gift(i)
-		t.outs[i], err = o.view(i, true, n)
+		t.outs[i], err = o.place(i)
 	}
 	for k := 0; k < count && err == nil; k++ {
 		i := first + (t.me+k)%count
-		from, at, _ := o.gift(i)
-		copyBlock(Span{at, len(from)}.in(t.outs[i]), from)
+		o.moveBlock(t.outs[i], o.gift(i))
 	}
 	return err
 }
 
-// checkPlaces compares the lengths of the blocks that this member scatters with those that the others expect.
-func (o *Op) checkPlaces() error {
-	t, c := o.team, o.call
-	for i := range t.size {
-		theirs := len(c.Dst)
-		if i != t.me {
-			theirs = t.line(i, o.number).up.offered().dst.len
-		}
-		if err := o.alike(i, c.span(i).Len, uint64(theirs)); err != nil {
-			return err
-		}
+// gift is what this member gives to member i.
+func (o *Op) gift(i int) []byte {
+	switch c := o.call; c.Kind {
+	case coll.Broadcast:
+		return c.Dst
+	case coll.Scatter, coll.Alltoall:
+		return c.gives(o.team.me, i)
 	}
-	return nil
+	return o.call.Src
 }
 
-// gift is what this member gives to member i, and where that gets it in n bytes of all.
-func (o *Op) gift(i int) (from []byte, at, n int) {
+// place is where member i gets what this one gives to it.
+func (o *Op) place(i int) ([]byte, error) {
 	t, c := o.team, o.call
-	switch c.Kind {
-	case coll.Broadcast:
-		return c.Dst, 0, len(c.Dst)
-	case coll.Scatter:
-		from = c.span(i).in(c.Src)
-		return from, 0, len(from)
-	case coll.Alltoall:
-		return c.from(i).in(c.Src), c.span(t.me).Off, c.total(t.size)
+	n, m := len(o.gift(i)), t.line(i, o.number).up.offered().dst
+	switch {
+	case c.Kind == coll.Broadcast || c.Kind == coll.Scatter:
+		if i == t.me {
+			m.len = len(c.Dst)
+		}
+		if c.Uneven {
+			if err := o.alike(i, n, uint64(m.len)); err != nil {
+				return nil, err
+			}
+		}
+		return o.view(i, true, n)
+	case c.Uneven && i != t.me:
+		return o.block(i, m, t.data(i, o.number)[o.tableAt(c.Kind == coll.Alltoall, t.me):], n)
+	case c.Uneven:
+		if err := o.alike(i, n, uint64(c.span(i).Len)); err != nil {
+			return nil, err
+		}
 	}
-	return c.Src, c.span(t.me).Off, c.total(t.size)
+	b, err := o.view(i, true, c.total(t.size))
+	if err != nil {
+		return nil, err
+	}
+	return c.span(t.me).in(b), nil
 }
 
 // reduceShare reduces this member's share of what all give, and writes it to where it is needed.
@@ -365,19 +391,33 @@ func copyBlock(dst, src []byte) {
 	}
 }
 
-// pullBlock is copyBlock into memory of this member, which reads it next. A long copy stores past the caches;
-// as long as what all members get fits into these, they had better keep it: two CPUs with 32 MiB take 54 us
-// for an allgather of 1 MiB instead of 155.
-func (o *Op) pullBlock(dst, src []byte) {
-	for len(dst) > pullPiece && len(o.call.Dst)*o.team.size <= lastCache()/4 {
-		copyBlock(dst[:pullPiece], src)
-		dst, src = dst[pullPiece:], src[pullPiece:]
+// moveBlock is copyBlock between memory of two members. A long copy stores past the caches; as long as what all
+// members get fits into these, it had better stay there: two CPUs with 32 MiB take 54 us for an allgather of
+// 1 MiB instead of 155.
+func (o *Op) moveBlock(dst, src []byte) {
+	for len(dst) > movePiece && o.got() <= lastCache()/4 {
+		copyBlock(dst[:movePiece], src)
+		dst, src = dst[movePiece:], src[movePiece:]
 	}
 	copyBlock(dst, src)
 }
 
-// pullPiece is less than what a copy stores past the caches (1 MiB: runtime/memmove_amd64.s).
-const pullPiece = 512 << 10
+// got is about how many bytes all members get; twice as many if one member copies them.
+func (o *Op) got() int {
+	t, c := o.team, o.call
+	switch {
+	case c.Kind == coll.Scatter && o.way == wayPush:
+		return 2 * len(c.Src)
+	case c.Kind == coll.Gather && t.me != c.Root:
+		return t.line(c.Root, o.number).up.offered().dst.len
+	case c.Kind == coll.Gather:
+		return len(c.Dst)
+	}
+	return len(c.Dst) * t.size
+}
+
+// movePiece is less than what a copy stores past the caches (1 MiB: runtime/memmove_amd64.s).
+const movePiece = 512 << 10
 
 var lastCache = machine.LastCache
 
@@ -392,7 +432,7 @@ func (o *Op) pullAll() (err error) {
 	}
 	for k := 0; k < t.size && err == nil; k++ {
 		i := (t.me + k) % t.size
-		o.pullBlock(c.span(i).in(c.Dst), t.parts[i])
+		o.moveBlock(c.span(i).in(c.Dst), t.parts[i])
 	}
 	return err
 }

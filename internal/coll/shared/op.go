@@ -3,6 +3,7 @@ package shared
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	"github.com/sluice-hpc/sluice/internal/coll"
@@ -208,9 +209,11 @@ func (o *Op) begin() phase {
 		flags = flagLong | o.offer(l)
 		slot := t.data(t.me, o.number)[:]
 		switch n := o.fits(DataSize); {
+		case c.form.places:
+			o.tell(slot)
 		case o.size <= n: // it may turn out to be short
 			o.give(slot, 0, n)
-		case c.Uneven && blockwise(c.Kind) && o.gives && o.tells():
+		case c.Uneven && blockwise(c.Kind) && o.tells():
 			o.tell(slot)
 		}
 	case t.size > t.flat && (c.Kind == coll.Barrier || c.Kind == coll.Allreduce):
@@ -235,6 +238,7 @@ type form struct {
 	long   bool // there are offers
 	inline bool // inputs fit into a line
 	shared bool // see shareMin
+	places bool // this member tells the others where it gets its blocks: see tell
 	to     int  // lines to read
 	size   int  // the longest vector, or block, as far as known
 }
@@ -246,6 +250,12 @@ func (o *Op) form() form {
 	f := form{known: true}
 	if c.Uneven {
 		f.size, f.long = o.own(), true
+		switch n := o.fits(DataSize); c.Kind {
+		case coll.Alltoall:
+			f.places = o.tells() && f.size > n // else the slot has what it gives
+		case coll.Gather:
+			f.places = o.tells() && t.me == c.Root && slices.ContainsFunc(c.Blocks, func(s Span) bool { return s.Len > n })
+		}
 	} else {
 		f.size = o.most()
 		f.long = f.size > o.fits(DataSize)
@@ -292,8 +302,12 @@ func (o *Op) offer(l *line) (flags uint8) {
 	var addr [2]uint64
 	ok := [2]bool{true, true}
 	inSlot := c.Uneven && blockwise(c.Kind) && o.size <= o.fits(DataSize) // what it gives, if anything
+	unplaced := c.Uneven && c.Kind != coll.Scatter && !c.form.places
 	for i, b := range [...][]byte{c.Src, c.Dst} {
-		if unused := [...]bool{inSlot, c.Uneven && c.Kind != coll.Scatter}[i]; len(b) > 0 && !unused {
+		switch {
+		case i == 1 && unplaced:
+			ok[i] = false
+		case len(b) > 0 && !(i == 0 && inSlot):
 			key[i], addr[i], ok[i] = carrier.Export(b)
 			o.offered = o.offered || ok[i]
 		}

@@ -284,14 +284,8 @@ func TestWays(t *testing.T) {
 		for accessible, way := range want {
 			h := newHeap(size, Flat, true)
 			j := serial(r, kind, size, n, root, false, false)
-			if uneven { // those that give do not know where it goes
+			if uneven {
 				j = private(r, kind, size, n, root)
-				if way == wayPush && kind != coll.Scatter {
-					way = wayStaged
-				}
-				if kind == coll.Gather && accessible == both {
-					way = wayPull
-				}
 			}
 			h.hide(&j, func(i int, dst bool) bool {
 				switch accessible {
@@ -604,18 +598,19 @@ func TestMismatch(t *testing.T) {
 // Blocks whose lengths do not match are found where they are wanted.
 func TestUnevenMismatch(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
+	const root = 0
 	for _, c := range []struct {
 		kind   coll.Kind
 		member int  // whose block a member is wrong about
 		odd    int  // that member
 		hidden bool // the others cannot read what is given
 	}{{coll.Gather, 1, 1, false}, {coll.Scatter, 0, 1, false}, {coll.Scatter, 0, 1, true}, {coll.Scatter, 0, 0, true},
-		{coll.Alltoall, 0, 1, false}, {coll.Alltoall, 1, 1, false}} {
+		{coll.Alltoall, 0, 1, false}, {coll.Alltoall, 1, 1, false}, {coll.Alltoall, 0, 1, true}, {coll.Alltoall, 1, 1, true}} {
 		for _, n := range []int{1, 100, DataSize} {
 			for _, reachable := range []bool{true, false} {
 				name := fmt.Sprintf("%v of %d elements from member %d to %d, reachable %v, hidden %v", c.kind, n, c.member, c.odd, reachable, c.hidden)
 				h := newHeap(3, Flat, reachable)
-				j := private(r, c.kind, 3, n, 0)
+				j := private(r, c.kind, 3, n, root)
 				odd, more := &j.calls[c.odd], make([]byte, elem)
 				h.hide(&j, func(_ int, dst bool) bool { return c.hidden && !dst })
 				switch c.kind {
@@ -636,12 +631,20 @@ func TestUnevenMismatch(t *testing.T) {
 				var bad *MismatchError
 				require.ErrorAs(t, h.drive(r, ops), &bad, name)
 				pushed := all[0].way == wayPush
-				require.Equal(t, c.hidden && reachable && n == DataSize, pushed, name)
-				if c.kind == coll.Gather || pushed { // the root finds it
+				with, theirs := c.member, false // the odd length is the other's
+				switch {
+				case c.kind == coll.Gather && bad.Member == root: // which expects less
+					require.True(t, reachable && n == DataSize, name)
+					with = root
+				case c.kind == coll.Gather || pushed:
+					with, theirs = c.odd, true
+				}
+				if c.kind != coll.Gather { // the root may fail before it chooses
+					require.Equal(t, c.hidden && reachable && n == DataSize, pushed, name)
+				}
+				require.Equal(t, with, bad.Member, name)
+				if theirs {
 					bad.Len, bad.Other = bad.Other, bad.Len
-					require.Equal(t, c.odd, bad.Member, name)
-				} else {
-					require.Equal(t, c.member, bad.Member, name)
 				}
 				require.Equal(t, elem, bad.Len-bad.Other, name)
 			}
@@ -649,48 +652,57 @@ func TestUnevenMismatch(t *testing.T) {
 	}
 }
 
-// Members whose blocks fit into a slot give them there, and the others in their memory.
+// Members whose blocks fit into a slot give them there, and the others in their memory; where none fit, all
+// may write to the memory of the others.
 func TestUnevenMixed(t *testing.T) {
 	r := rand.New(rand.NewPCG(29, 30))
 	const size = 3
 	const most = (DataSize/size - lengthSize) / elem // elements of a block in a slot
-	for _, n := range [][size]int{{most, most, most}, {most, most + 1, most}, {most + 1, most, 3 * most}, {most, 0, 2 * most}, {0, 0, most + 1}} {
-		f := &colltest.Reference{Kind: coll.Alltoall, Size: size, Seed: r.Uint64(), Between: func(from, to int) int {
-			if from != to {
-				return n[from]
+	for _, push := range []bool{false, true} {
+		for _, n := range [][size]int{{most, most, most}, {most, most + 1, most}, {most + 1, most, 3 * most}, {most, 0, 2 * most}, {0, 0, most + 1}, {2 * most, most + 1, 3 * most}} {
+			name := fmt.Sprintf("%v, push %v", n, push)
+			f := &colltest.Reference{Kind: coll.Alltoall, Size: size, Seed: r.Uint64(), Between: func(from, to int) int {
+				if from != to {
+					return n[from]
+				}
+				return from
+			}}
+			h := newHeap(size, Flat, true)
+			j := job{want: f.Wanted()}
+			for me := range size {
+				c := Call{Kind: f.Kind, Elem: elem, Uneven: true}
+				c.Src, c.Dst = f.Memory(me, func(n int) []byte { return make([]byte, n) })
+				give, get := f.Pairs(me)
+				c.From, c.Blocks = spread(give), spread(get)
+				j.calls = append(j.calls, c)
 			}
-			return from
-		}}
-		h := newHeap(size, Flat, true)
-		j := job{want: f.Wanted()}
-		for me := range size {
-			c := Call{Kind: f.Kind, Elem: elem, Uneven: true}
-			c.Src, c.Dst = f.Memory(me, func(n int) []byte { return make([]byte, n) })
-			give, get := f.Pairs(me)
-			c.From, c.Blocks = spread(give), spread(get)
-			j.calls = append(j.calls, c)
+			h.hide(&j, func(i int, dst bool) bool { return dst != push || !dst && n[i] <= most })
+			all, ops := make([]Op, size), make([]*Op, size)
+			for i := range ops {
+				ops[i] = &all[i]
+				h.teams[i].Enqueue(ops[i], &j.calls[i])
+				ops[i].Release()
+			}
+			require.NoError(t, h.drive(r, ops), name)
+			j.check(t, name)
+			want, staged := wayPull, false
+			switch {
+			case max(n[0], n[1], n[2]) == most:
+				want = wayStaged // in the slots
+			case push && min(n[0], n[1], n[2]) > most:
+				want = wayPush
+			case push: // the slot of one has no room for where it gets its blocks
+				want, staged = wayStaged, true
+			}
+			require.Equal(t, want, all[0].way, name)
+			require.Equal(t, staged, all[0].piece > 0, name)
 		}
-		h.hide(&j, func(i int, dst bool) bool { return dst || n[i] <= most })
-		all, ops := make([]Op, size), make([]*Op, size)
-		for i := range ops {
-			ops[i] = &all[i]
-			h.teams[i].Enqueue(ops[i], &j.calls[i])
-			ops[i].Release()
-		}
-		require.NoError(t, h.drive(r, ops), "%v", n)
-		j.check(t, fmt.Sprint(n))
-		want := wayPull
-		if n[0] == most && n[1] == most {
-			want = wayStaged
-		}
-		require.Equal(t, want, all[0].way, "%v", n)
-		require.Zero(t, all[0].piece, "%v", n)
 	}
 }
 
 // A slot has room for where the blocks are for so many members; more pass them through the buffers.
 func TestUnevenMany(t *testing.T) {
-	for size, want := range map[int]way{DataSize / spanSize: wayPull, DataSize/spanSize + 1: wayStaged, DataSize / (lengthSize + 1): wayStaged} {
+	for size, want := range map[int]way{DataSize / spanSize / 2: wayPull, DataSize/spanSize/2 + 1: wayStaged, DataSize / (lengthSize + 1): wayStaged} {
 		require.True(t, Can(coll.Alltoall, 1, true, size))
 		segments := make([]*Segment, size)
 		segments[0] = NewSegment(aligned(SegmentSize(size)), size)
@@ -724,14 +736,19 @@ func TestUnevenHostile(t *testing.T) {
 		value uint64         // there
 		wants error          // nil: a mismatch
 		offer map[int]uint64 // what it offers besides, in its line
+		push  bool           // the reader writes to the liar's memory
 	}{
-		{"offset past the end", 2 * DataSize, reader * spanSize, 4*DataSize + 1, ErrProtocol, nil},
-		{"offset that overflows", 2 * DataSize, reader * spanSize, ^uint64(DataSize), ErrProtocol, nil},
-		{"other length", 2 * DataSize, reader*spanSize + lengthSize, DataSize, nil, nil},
-		{"length that overflows", 2 * DataSize, reader*spanSize + lengthSize, ^uint64(0), nil, nil},
-		{"other length in the slot", elem, reader * stride, most, nil, nil},
-		{"longer than the slot", 2 * DataSize, reader * stride, 2 * DataSize, ErrProtocol, map[int]uint64{0: elem}},
-		{"longer than the memory", 2 * DataSize, reader * spanSize, 0, ErrProtocol, map[int]uint64{20: DataSize}},
+		{"offset past the end", 2 * DataSize, reader * spanSize, 4*DataSize + 1, ErrProtocol, nil, false},
+		{"offset that overflows", 2 * DataSize, reader * spanSize, ^uint64(DataSize), ErrProtocol, nil, false},
+		{"other length", 2 * DataSize, reader*spanSize + lengthSize, DataSize, nil, nil, false},
+		{"length that overflows", 2 * DataSize, reader*spanSize + lengthSize, ^uint64(0), nil, nil, false},
+		{"other length in the slot", elem, reader * stride, most, nil, nil, false},
+		{"longer than the slot", 2 * DataSize, reader * stride, 2 * DataSize, ErrProtocol, map[int]uint64{0: elem}, false},
+		{"longer than the memory", 2 * DataSize, reader * spanSize, 0, ErrProtocol, map[int]uint64{20: DataSize}, false},
+		{"place past the end", 2 * DataSize, (size + reader) * spanSize, 3*DataSize + 1, ErrProtocol, nil, true},
+		{"place that overflows", 2 * DataSize, (size + reader) * spanSize, ^uint64(DataSize), ErrProtocol, nil, true},
+		{"other length of the place", 2 * DataSize, (size+reader)*spanSize + lengthSize, 2 * DataSize, nil, nil, true},
+		{"place longer than the memory", 2 * DataSize, (size + reader) * spanSize, 0, ErrProtocol, map[int]uint64{40: DataSize - 1}, true},
 	} {
 		h := newHeap(size, Flat, true)
 		j := private(r, coll.Alltoall, size, 2*DataSize/elem, 0)
@@ -743,6 +760,7 @@ func TestUnevenHostile(t *testing.T) {
 			c.From, c.Blocks = spread([]int{gives, gives, gives}), spread([]int{DataSize / elem, lie.bytes / elem, DataSize / elem})
 			c.Src, c.Dst = make([]byte, 3*gives*elem), make([]byte, 2*DataSize+lie.bytes)
 		}
+		h.hide(&j, func(_ int, dst bool) bool { return dst != lie.push })
 		ops := make([]Op, size)
 		for i, team := range h.teams {
 			if i == reader {
@@ -765,7 +783,11 @@ func TestUnevenHostile(t *testing.T) {
 		}
 		var bad *MismatchError
 		require.ErrorAs(t, err, &bad, lie.name)
-		require.Equal(t, []int{liar, lie.bytes, int(lie.value)}, []int{bad.Member, bad.Len, bad.Other}, lie.name)
+		bytes := lie.bytes
+		if lie.push {
+			bytes = DataSize // that the reader gives
+		}
+		require.Equal(t, []int{liar, bytes, int(lie.value)}, []int{bad.Member, bad.Len, bad.Other}, lie.name)
 	}
 }
 
@@ -893,24 +915,24 @@ func TestTree(t *testing.T) {
 	}
 }
 
-// TestPullBlock: a block that is copied in pieces, or at once because the caches have no room, arrives whole; its own
+// TestMoveBlock: a block that is copied in pieces, or at once because the caches have no room, arrives whole; its own
 // place is left alone.
-func TestPullBlock(t *testing.T) {
+func TestMoveBlock(t *testing.T) {
 	defer func(was func() int) { lastCache = was }(lastCache)
-	src := make([]byte, 4*pullPiece+1)
+	src := make([]byte, 4*movePiece+1)
 	rng := rand.New(rand.NewPCG(71, 72))
 	for i := range src {
 		src[i] = byte(rng.Uint32())
 	}
-	for _, n := range []int{0, 1, pullPiece - 1, pullPiece, pullPiece + 1, 2 * pullPiece, 3*pullPiece + 7, len(src)} {
+	for _, n := range []int{0, 1, movePiece - 1, movePiece, movePiece + 1, 2 * movePiece, 3*movePiece + 7, len(src)} {
 		for _, cache := range []int{0, 8*n - 1, 8 * n} {
 			lastCache = func() int { return cache }
 			dst := make([]byte, n+1)
 			o := Op{team: &Team{size: 2}, call: &Call{Dst: dst[:n]}}
-			o.pullBlock(dst[:n], src[:n])
+			o.moveBlock(dst[:n], src[:n])
 			require.True(t, bytes.Equal(src[:n], dst[:n]), "%d bytes, cache of %d", n, cache)
 			require.Zero(t, dst[n])
-			o.pullBlock(dst[:n], dst[:n])
+			o.moveBlock(dst[:n], dst[:n])
 			require.True(t, bytes.Equal(src[:n], dst[:n]))
 		}
 	}
