@@ -20,6 +20,8 @@ const (
 	ringSlots  = 64
 	slotData   = 56
 	ringData   = 64 << 10
+	ringPart   = eagerMax // see place
+	ringParts  = ringData / ringPart
 	eagerAlign = 64
 
 	// eagerMax is the largest message that goes through the ring if its receiver is not

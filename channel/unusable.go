@@ -25,7 +25,6 @@ func (h *Handle) unusableError() error { return h.errorf("start", *h.bindErr.Loa
 
 // publishUnusable announces that a message will not be sent. The caller holds the lock.
 func (s *sendStream) publishUnusable(h *Handle, slot *slot) {
-	s.ends[h.k%ringSlots] = s.head
 	h.err = h.unusableError()
 	h.end(phaseFailed)
 	slot.setRendezvous(rendezvous{length: noMessage})
