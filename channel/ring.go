@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/sluice-hpc/sluice/internal/parts"
 	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
@@ -17,12 +18,9 @@ import (
 // shared: slot k%ringSlots says "k is here", ack k%ringSlots says "k has been taken".
 
 const (
-	ringSlots  = 64
-	slotData   = 56
-	ringData   = 64 << 10
-	ringPart   = eagerMax // see place
-	ringParts  = ringData / ringPart
-	eagerAlign = 64
+	ringSlots = 64
+	slotData  = 56
+	ringData  = parts.Len
 
 	// eagerMax is the largest message that goes through the ring if its receiver is not
 	// waiting yet: copied twice, but complete without the receiver. At 4 KiB a sender

@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"github.com/sluice-hpc/sluice/impi/packet"
+	"github.com/sluice-hpc/sluice/internal/parts"
 	"github.com/sluice-hpc/sluice/internal/wait"
 	"github.com/sluice-hpc/sluice/verbs"
 )
@@ -56,7 +57,7 @@ const (
 	// faster there, because its packets are the sender's memory and a lane is in the other CPU's cache.
 	laneShort = 4<<10 + 128 // 4 KiB, and what a layer above puts before them
 	laneLines = 256
-	laneData  = 64 << 10
+	laneData  = parts.Len
 	laneSize  = int(unsafe.Sizeof(lane{}))
 	// laneAhead: the line that far ahead is prefetched for writing, because obtaining it costs as
 	// much as the rest of a message.
@@ -64,8 +65,9 @@ const (
 	// laneFetch: while messages come quickly, the line that far ahead is prefetched for reading.
 	// Otherwise that would only take it away from the writer.
 	laneFetch = 4
-	// laneTell: the receiver publishes its progress after that many lines, or as much data.
-	laneTell = 4
+	// laneTell: the receiver publishes its progress after that many lines, or that many bytes of data.
+	laneTell     = laneLines / 4
+	laneTellData = 4 << 10
 )
 
 // lanes is the pair of lanes of a queue pair.
@@ -83,13 +85,12 @@ type lanes struct {
 	tries  uint32 // to map it
 	out    *lane  // nil: not mapped
 	fence  bool
-	sent   uint32    // lines written
-	room   uint32    // may be written up to here
-	put    uint32    // bytes of data written, and skipped
-	heard  laneHeard // when the last message longer than laneShort was written
-	free   uint32    // and of these taken
-	puts   [laneLines]uint32
-	qpSent uint16 // packets that have gone by the queue pair
+	sent   uint32     // lines written
+	room   uint32     // may be written up to here
+	lines  uint64     // written, like sent, which has fewer bits
+	data   parts.Area // of out
+	heard  laneHeard  // when the last message longer than laneShort was written
+	qpSent uint16     // packets that have gone by the queue pair
 }
 
 // laneHeard is how many lines and packets of the peer have come.
@@ -178,16 +179,16 @@ func (c *rcCarrier) lane(n int) (*laneLine, []byte) {
 	if n <= laneInline {
 		return b, b.data[:n]
 	}
-	want := (uint32(n) + 63) &^ 63
-	at := s.put % laneData
-	if at+want > laneData { // in one piece
-		want += laneData - at
-		at = 0
+	at, ok := s.data.Next(s.lines+1, uint32(n))
+	if !ok {
+		if !c.laneRoom() {
+			return nil, nil
+		}
+		if at, ok = s.data.Enter(s.lines+1, uint32(n), s.lines-uint64(s.sent+laneLines-s.room)); !ok {
+			return nil, nil
+		}
 	}
-	if laneData-(s.put-s.free) < want && (!c.laneRoom() || laneData-(s.put-s.free) < want) {
-		return nil, nil
-	}
-	if s.put += want; n > laneShort {
+	if n > laneShort {
 		s.heard = h
 	}
 	b.at = at
@@ -202,10 +203,7 @@ func (c *rcCarrier) laneRoom() bool {
 		c.l.lost(fmt.Errorf("%w: the peer claims to have taken %d lines of %d", ErrProtocol, taken, s.sent))
 		return false
 	}
-	if s.room != taken+laneLines {
-		s.room = taken + laneLines
-		s.free = s.puts[(taken-1)%laneLines]
-	}
+	s.room = taken + laneLines
 	return s.sent != s.room
 }
 
@@ -213,8 +211,8 @@ func (c *rcCarrier) laneRoom() bool {
 func (c *rcCarrier) sendLine(b *laneLine, p *pair, tag int32, cid, srqid uint64, n int) {
 	s := &c.lanes
 	b.dest, b.src, b.tag, b.cid, b.srqid = c.there(p.remote), c.here(p.local), tag, uint32(cid), srqid
-	s.puts[s.sent%laneLines] = s.put
 	s.sent++
+	s.lines++
 	word := uint64(s.sent) | uint64(n)<<32 | uint64(s.qpSent)<<48
 	if s.fence {
 		atomic.StoreUint64(&b.word, word)
@@ -321,7 +319,7 @@ func (c *rcCarrier) takeLine(b *laneLine, word uint64) error {
 		err = c.deliver(h, data)
 	}
 	s.seen++
-	if (s.seen-s.told >= laneLines/laneTell || s.untold >= laneData/laneTell) && s.in != nil {
+	if (s.seen-s.told >= laneTell || s.untold >= laneTellData) && s.in != nil {
 		s.told, s.untold = s.seen, 0
 		wait.StoreRelease32(&s.in.taken, s.seen)
 	}
