@@ -3,7 +3,6 @@ package channel
 import (
 	"encoding/binary"
 	"fmt"
-	"runtime"
 	"slices"
 	"unsafe"
 
@@ -68,10 +67,9 @@ const MaxStream = 1<<16 - 1
 func WithPriority(p int) DeclareOption { return DeclareOption{declarePriority, p} }
 
 // DeclareSend declares a message to a rank, which may be this one. Declaring is local:
-// it pins the memory and begins to connect, and does not wait for the peer.
+// it registers the memory, if the peer is reached by a device, and begins to connect, and does not wait for the peer.
 //
-// [Node.Alloc] memory moves without an intermediate copy; other memory is pinned until
-// Close. Errors: [ErrLayout], [ErrInvalid], [ErrClosed], or the provider's error for
+// [Node.Alloc] memory moves without an intermediate copy. Errors: [ErrLayout], [ErrInvalid], [ErrClosed], or the provider's error for
 // memory that it cannot register.
 func (n *Node) DeclareSend(l Layout, rank int, opts ...DeclareOption) (*Handle, error) {
 	return n.declare(kindSend, l, rank, opts)
@@ -131,7 +129,7 @@ func (n *Node) declareOn(kind handleKind, l Layout, rank int, d declaration) (*H
 	return h, nil
 }
 
-// adoptLayout checks a layout, adopts it and pins its memory.
+// adoptLayout checks a layout and adopts it.
 func (h *Handle) adoptLayout(l Layout) error {
 	n := h.node
 	if l.err != nil {
@@ -150,12 +148,6 @@ func (h *Handle) adoptLayout(l Layout) error {
 			return fmt.Errorf("%w: slice %d lies in Alloc memory that has been closed", ErrClosed, i)
 		}
 		h.memories = append(h.memories, m)
-	}
-	h.pins = new(runtime.Pinner)
-	for _, b := range bases {
-		if len(b) > 0 {
-			h.pins.Pin(unsafe.SliceData(b))
-		}
 	}
 	h.shape = l.shape
 	h.flat = l.shape.Flat()
@@ -365,6 +357,9 @@ func (h *Handle) Rebase(bases ...[]byte) error {
 		return h.errorf("rebase", err)
 	}
 	defer h.node.calls.Done()
+	if n := len(h.flat); len(bases) == 1 && n > 0 && n <= len(bases[0]) && len(h.shape.Parts()[0].Base) == n && h.refit(layout.Flat(bases[0][:n])) {
+		return nil
+	}
 	if old, _ := h.shape.Bases(); len(bases) != len(old) {
 		return h.errorf("rebase", fmt.Errorf("%w: %d slices for a layout over %d", ErrInvalid, len(bases), len(old)))
 	}
@@ -395,8 +390,41 @@ func (h *Handle) SetLayout(l Layout) error {
 	return h.replaceLayout(op, l)
 }
 
+// refit gives an idle handle other contiguous memory if the peer need not be told of it; otherwise it does nothing
+// and returns false.
+func (h *Handle) refit(s layout.Shape) bool {
+	p, b := h.peer(), s.Flat()
+	if len(b) == 0 || len(b) != len(h.flat) || !p.maps() {
+		return false
+	}
+	p.mu.Lock() // the wire-up may still be binding the handle
+	defer p.mu.Unlock()
+	m, open := h.memoryOf(b)
+	reachable := open && !unmapped(m)
+	if !open || h.reachable && !reachable && len(b) > eagerMax { // it needs a pipe
+		if m != nil {
+			m.users.Add(-1)
+		}
+		return false
+	}
+	if old := h.memories[0]; old != nil {
+		old.users.Add(-1)
+	}
+	h.version++
+	h.shape, h.flat, h.memories[0] = s, b, m
+	h.where, h.reachable, h.regs = where{handle: h.id, version: h.version}, reachable, h.regs[:0]
+	if reachable {
+		h.regs = append(h.regs, m.mr)
+		h.name()
+	}
+	return true
+}
+
 // replaceLayout replaces the layout of the handle.
 func (h *Handle) replaceLayout(op string, l Layout) error {
+	if l.err == nil && h.refit(l.shape) {
+		return nil
+	}
 	next := &Handle{node: h.node, kind: h.kind}
 	if err := next.adoptLayout(l); err != nil {
 		return h.errorf(op, err)
@@ -405,7 +433,7 @@ func (h *Handle) replaceLayout(op string, l Layout) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	h.release()
-	h.shape, h.flat, h.pins, h.memories = next.shape, next.flat, next.pins, next.memories
+	h.shape, h.flat, h.memories = next.shape, next.flat, next.memories
 	h.version++
 	h.bindErr.Store(nil)
 	if p.state.Load() == peerUp {
@@ -419,9 +447,6 @@ func (h *Handle) replaceLayout(op string, l Layout) error {
 
 // release undoes adoptLayout.
 func (h *Handle) release() {
-	if h.pins != nil {
-		h.pins.Unpin()
-	}
 	for _, r := range h.own {
 		h.dev.deregister(r)
 	}
@@ -437,7 +462,7 @@ func (h *Handle) release() {
 	h.memories = nil
 }
 
-// Close ends an idle handle and unpins its memory. Closing it again does nothing. The
+// Close ends an idle handle, which no longer uses its memory. Closing it again does nothing. The
 // members of a multiple stay open. When both ends of a stream have closed all their handles,
 // what the stream has taken of shared memory is given back within some seconds.
 func (h *Handle) Close() error {
@@ -458,7 +483,7 @@ func (h *Handle) Close() error {
 	}
 	p := h.peer()
 	if n.call() != nil {
-		return nil // closing the node unpins it
+		return nil // closing the node gives it back
 	}
 	defer n.calls.Done()
 	p.mu.Lock()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -45,7 +44,6 @@ type Handle struct {
 	said        saidLayout
 	cancellable bool // no gate before the message has come
 	priority    int
-	pins        *runtime.Pinner
 	memories    []*Memory
 	lent        *Memory   // that a message used once lies in, if it is short
 	recent      *Memory   // that one lay in last

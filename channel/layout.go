@@ -9,7 +9,7 @@ import (
 )
 
 // Layout describes the bytes of a message and their order: blocks of one or several
-// slices. It is a value and owns no memory; declaring a handle with it pins the memory.
+// slices. It is a value and owns no memory.
 //
 // The constructors do not fail; they record the first error, and [Layout.Err] and every
 // declaration return it. The zero Layout is a message of no bytes.

@@ -275,11 +275,10 @@ func (h *Handle) withdraw(ctx context.Context) (dropped bool, err error) {
 	return dropped && h.kind == kindSend && h.out.number <= MaxStream, nil
 }
 
-// retire ends a handle whose node is closed, and unpins its memory. It is no longer in use.
+// retire ends a handle whose node is closed. It is no longer in use.
 func (h *Handle) retire() {
 	defer h.lockStream()()
 	h.setPhase(phaseClosed)
-	h.pins.Unpin()
 }
 
 // withdrawable returns the match of an active handle whose message the other side may copy by

@@ -312,8 +312,8 @@ func TestRebase(t *testing.T) {
 			for _, own := range []bool{true, false} {
 				old := allocate(t, a, 2*size, own)
 				s, r := declareBoth(t, a, b, Strided(old, size, size/8, 8, size/8), Contiguous(allocate(t, b, size, own)))
-				for i := range 5 {
-					src, dst := allocate(t, a, 2*size+i, own), allocate(t, b, size+i, own)
+				for i := range 8 { // memory of all kinds after all kinds
+					src, dst := allocate(t, a, 2*size+i, own == (i%2 == 0)), allocate(t, b, size+i, own == (i/2%2 == 0))
 					random(rand.New(rand.NewPCG(1, uint64(i))), src)
 					require.NoError(t, s.Rebase(src))
 					require.NoError(t, r.Rebase(dst))
@@ -325,6 +325,26 @@ func TestRebase(t *testing.T) {
 				require.NoError(t, s.Close())
 				require.NoError(t, r.Close())
 			}
+		}
+	})
+}
+
+// TestRebaseFrees: memory is in use by the handle that has it, and by no other.
+func TestRebaseFrees(t *testing.T) {
+	everywhere(t, func(t *testing.T, a, b *Node) {
+		s, r := declareBoth(t, a, b, Contiguous(make([]byte, 100)), Contiguous(make([]byte, 100)))
+		startAll(t, s, r)
+		arrives(t, s, r) // connected
+		for range 3 {
+			m := newMemory(t, a, 200)
+			for _, x := range [][]byte{m.Bytes()[:100], m.Bytes()[100:], m.Bytes()} {
+				require.NoError(t, s.Rebase(x))
+				require.ErrorIs(t, m.Close(), ErrBusy)
+			}
+			startAll(t, s, r)
+			arrives(t, s, r)
+			require.NoError(t, s.SetLayout(Contiguous(make([]byte, 100))))
+			require.NoError(t, m.Close())
 		}
 	})
 }

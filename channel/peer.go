@@ -235,7 +235,7 @@ func (p *peer) tellLayout(h *Handle) {
 	}
 	*said = saidLayout{}
 	if rest := d[layoutVersionEnd:]; len(h.own) == 0 && len(rest) <= saidMost {
-		*said = saidLayout{h.version, rest, h.regs}
+		*said = saidLayout{h.version, rest, slices.Clone(h.regs)}
 	}
 	if h.version > 0 {
 		p.out = slices.DeleteFunc(p.out, func(b []byte) bool {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"sync/atomic"
 
@@ -247,7 +246,7 @@ func (n *Node) newSpare(kind handleKind, rank int, stream uint32) (*Handle, erro
 	if err != nil {
 		return nil, err
 	}
-	h := &Handle{node: n, kind: kind, pins: new(runtime.Pinner)}
+	h := &Handle{node: n, kind: kind}
 	p.mu.Lock()
 	err = h.join(p, stream)
 	p.mu.Unlock()
@@ -319,13 +318,9 @@ func (n *Node) tendSpares() {
 
 // lay gives an idle handle of the kind of newSpare its memory.
 func (h *Handle) lay(b []byte) error {
-	m := h.recent // or its place may have become other memory
-	if m == nil || !m.holds(span.Of(b)) || !m.use() {
-		var open bool
-		if m, open = h.node.allocated(b); !open || m != nil && !m.use() {
-			return fmt.Errorf("%w: the slice lies in Alloc memory that has been closed", ErrClosed)
-		}
-		h.recent = m
+	m, open := h.memoryOf(b)
+	if !open {
+		return fmt.Errorf("%w: the slice lies in Alloc memory that has been closed", ErrClosed)
 	}
 	h.reachable = m != nil && m.mr != nil && h.peer().maps()
 	if len(b) > eagerMax && !h.reachable {
@@ -337,6 +332,20 @@ func (h *Handle) lay(b []byte) error {
 		h.where = where{h.id, m.mr.RKey(), uint64(addressOf(b))}
 	}
 	return nil
+}
+
+// memoryOf returns the Alloc memory that b lies in, in use from now on, nil if it is other memory; false if it has
+// been closed.
+func (h *Handle) memoryOf(b []byte) (*Memory, bool) {
+	m := h.recent // or its place may have become other memory
+	if m == nil || !m.holds(span.Of(b)) || !m.use() {
+		var open bool
+		if m, open = h.node.allocated(b); !open || m != nil && !m.use() {
+			return nil, false
+		}
+		h.recent = m
+	}
+	return m, true
 }
 
 // maps says whether the peer is connected and maps the Alloc memory of this rank.
