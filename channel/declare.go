@@ -66,11 +66,11 @@ const MaxStream = 1<<16 - 1
 // 0.
 func WithPriority(p int) DeclareOption { return DeclareOption{declarePriority, p} }
 
-// DeclareSend declares a message to a rank, which may be this one. Declaring is local:
-// it registers the memory, if the peer is reached by a device, and begins to connect, and does not wait for the peer.
+// DeclareSend declares a message to a rank, which may be this one. Declaring is local: it begins to connect,
+// registers the memory if a network reaches the peer, and does not wait for the peer.
 //
-// [Node.Alloc] memory moves without an intermediate copy. Errors: [ErrLayout], [ErrInvalid], [ErrClosed], or the provider's error for
-// memory that it cannot register.
+// [Node.Alloc] memory moves without an intermediate copy. Errors: [ErrLayout], [ErrInvalid], [ErrClosed], or
+// the provider's error for memory that it cannot register.
 func (n *Node) DeclareSend(l Layout, rank int, opts ...DeclareOption) (*Handle, error) {
 	return n.declare(kindSend, l, rank, opts)
 }
@@ -397,11 +397,11 @@ func (h *Handle) refit(s layout.Shape) bool {
 	if len(b) == 0 || len(b) != len(h.flat) || !p.maps() {
 		return false
 	}
+	m, open := h.memoryOf(b)
 	p.mu.Lock() // the wire-up may still be binding the handle
 	defer p.mu.Unlock()
-	m, open := h.memoryOf(b)
 	reachable := open && !unmapped(m)
-	if !open || h.reachable && !reachable && len(b) > eagerMax { // it needs a pipe
+	if !open || h.bindErr.Load() != nil || h.reachable && !reachable && len(b) > eagerMax { // it may need a pipe
 		if m != nil {
 			m.users.Add(-1)
 		}
