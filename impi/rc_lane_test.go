@@ -32,13 +32,15 @@ func laneEnd(rank int32) (*Comm, *rcCarrier) {
 }
 
 // TestLane: messages through a lane arrive in order, whole, while the receiver takes
-// them, some before a receive is there. The lane is full again and again.
+// them, some before a receive is there. The lane is full again and again, and the number of the lines passes
+// the end of its 32 bits.
 func TestLane(t *testing.T) {
-	const messages = 10_000
+	const messages, begun = 10_000, 1<<32 - 5000
 	a, from := laneEnd(0)
 	b, to := laneEnd(1)
 	b.e.unexpected = 1 << 30
-	from.lanes.out, from.lanes.room = to.lanes.in, laneLines
+	from.lanes.out, from.lanes.sent, from.lanes.room = to.lanes.in, begun, begun + laneLines
+	to.lanes.seen, to.lanes.told, to.lanes.in.taken = begun, begun, begun
 	size := func(k int) int { return int(rand.New(rand.NewPCG(1, uint64(k))).ExpFloat64()*300) % (laneMost + 1) }
 	go func() {
 		p := a.p.pair(1)
@@ -81,7 +83,7 @@ func TestLane(t *testing.T) {
 			}
 		}
 	}
-	require.EqualValues(t, messages, to.lanes.seen)
+	require.EqualValues(t, begun+messages-1<<32, to.lanes.seen)
 }
 
 // TestLaneLong: a message longer than laneShort goes by the lane if something has come from the peer since

@@ -57,3 +57,31 @@ func TestArea(t *testing.T) {
 		}
 	}
 }
+
+// TestFull: messages of one length fill the memory, as long as none is taken; where one has been taken, one has room.
+func TestFull(t *testing.T) {
+	for _, n := range []uint32{1, 64, 100, 2049, size - 1, size, size + 1, 4 * size, Len/2 + 1, Len} {
+		var a Area
+		room := (n + Align - 1) / Align * Align
+		k := uint64(0)
+		for off := uint32(0); off+room <= Len; off += room {
+			k++
+			at, ok := a.Next(k, n)
+			require.Equal(t, off%size != 0 && off%size+room <= size, ok, "message %d of %d bytes", k, n)
+			if !ok {
+				at, ok = a.Enter(k, n, 0)
+			}
+			require.True(t, ok, "message %d of %d bytes", k, n)
+			require.Equal(t, off, at)
+		}
+		_, ok := a.Next(k+1, n)
+		require.False(t, ok)
+		_, ok = a.Enter(k+1, n, 0)
+		require.False(t, ok, "message %d of %d bytes", k+1, n)
+		if room == size || room >= Len/2 {
+			at, ok := a.Enter(k+1, n, 1)
+			require.True(t, ok)
+			require.Zero(t, at)
+		}
+	}
+}
