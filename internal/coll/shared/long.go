@@ -336,9 +336,6 @@ func (o *Op) place(i int) ([]byte, error) {
 	n, m := len(o.gift(i)), t.line(i, o.number).up.offered().dst
 	switch {
 	case c.Kind == coll.Broadcast || c.Kind == coll.Scatter:
-		if i == t.me {
-			m.len = len(c.Dst)
-		}
 		if c.Uneven {
 			if err := o.alike(i, n, uint64(m.len)); err != nil {
 				return nil, err

@@ -700,26 +700,86 @@ func TestUnevenMixed(t *testing.T) {
 	}
 }
 
-// A slot has room for where the blocks are for so many members; more pass them through the buffers.
+// A slot has room for where the blocks are for so many members; more pass them through the buffers,
+// or are read where they are.
 func TestUnevenMany(t *testing.T) {
-	for size, want := range map[int]way{DataSize / spanSize / 2: wayPull, DataSize/spanSize/2 + 1: wayStaged, DataSize / (lengthSize + 1): wayStaged} {
-		require.True(t, Can(coll.Alltoall, 1, true, size))
-		segments := make([]*Segment, size)
-		segments[0] = NewSegment(aligned(SegmentSize(size)), size)
+	const most, length = DataSize / spanSize, 2 * DataSize
+	for _, c := range []struct {
+		kind    coll.Kind
+		size    int
+		me      int // of a gather, 0: the last member is not the root
+		wants   way
+		differs bool // the root, which is as the others here, does not say what it gets
+	}{
+		{coll.Alltoall, most / 2, 0, wayPull, false}, {coll.Alltoall, most/2 + 1, 0, wayStaged, false},
+		{coll.Alltoall, DataSize / (lengthSize + 1), 0, wayStaged, false},
+		{coll.Gather, most, most - 1, wayPush, false}, {coll.Gather, most + 1, most, wayPull, false},
+		{coll.Gather, most, 0, wayPush, true}, {coll.Gather, most + 1, 0, wayPull, false},
+	} {
+		name := fmt.Sprintf("%v of %d members, root %d", c.kind, c.size, c.me)
+		require.True(t, Can(c.kind, 1, true, c.size))
+		segments := make([]*Segment, c.size)
+		segments[0] = NewSegment(aligned(SegmentSize(c.size)), c.size)
 		for i := range segments {
 			segments[i] = segments[0] // all members do what this one does
 		}
 		h := newHeap(1, Flat, true)
-		team := NewTeam(h, size-1, segments)
-		c := Call{Kind: coll.Alltoall, Elem: 1, Uneven: true, Src: make([]byte, 100*(size-1)), From: make([]Span, size), Blocks: make([]Span, size)}
-		for i := range size - 1 {
-			c.From[i] = Span{100 * i, 100}
+		team := NewTeam(h, c.size-1, segments)
+		call := Call{Kind: c.kind, Root: c.me, Elem: 1, Uneven: true, Blocks: make([]Span, c.size)}
+		if c.kind == coll.Alltoall {
+			call.Src, call.From = make([]byte, 100*(c.size-1)), make([]Span, c.size)
+			for i := range c.size - 1 {
+				call.From[i] = Span{100 * i, 100}
+			}
+		} else {
+			call.Src, call.Dst = make([]byte, length), make([]byte, length*c.size)
+			for i := range call.Blocks {
+				call.Blocks[i] = Span{length * i, length}
+			}
 		}
 		var o Op
-		team.Enqueue(&o, &c)
+		team.Enqueue(&o, &call)
 		o.Release()
-		require.NoError(t, team.Advance())
-		require.Equal(t, want, o.way, "%d members", size)
+		err := team.Advance()
+		if c.differs {
+			var bad *MismatchError
+			require.ErrorAs(t, err, &bad, name)
+		} else {
+			require.NoError(t, err, name)
+		}
+		require.Equal(t, c.wants, o.way, name)
+	}
+}
+
+// TestGot: how many bytes members get, by which a copy stays in the caches or not.
+func TestGot(t *testing.T) {
+	const size, root, each = 3, 1, 2 * DataSize
+	for _, c := range []struct {
+		kind coll.Kind
+		dst  bool // what is given is hidden
+		want int
+	}{
+		{coll.Gather, true, size * each}, {coll.Gather, false, size * each},
+		{coll.Scatter, true, 2 * size * each}, {coll.Scatter, false, size * each},
+		{coll.Allgather, true, size * size * each}, {coll.Alltoall, false, size * size * each},
+	} {
+		h := newHeap(size, Flat, true)
+		r := rand.New(rand.NewPCG(31, 32))
+		j := serial(r, c.kind, size, each/elem, root, false, false)
+		h.hide(&j, func(_ int, dst bool) bool { return dst != c.dst })
+		all, ops := make([]Op, size), make([]*Op, size)
+		for i := range ops {
+			ops[i] = &all[i]
+			h.teams[i].Enqueue(ops[i], &j.calls[i])
+			ops[i].Release()
+		}
+		require.NoError(t, h.drive(r, ops))
+		for i := range all {
+			mover := !c.kind.Rooted() || (i == root) == ((c.kind == coll.Gather) != c.dst)
+			if mover {
+				require.Equal(t, c.want, all[i].got(), "%v, hidden: given %v, member %d", c.kind, c.dst, i)
+			}
+		}
 	}
 }
 
