@@ -84,8 +84,8 @@ func (n *Node) Sendrecv(ctx context.Context, out []byte, to int, in []byte, from
 	return n.exchangeOnce(ctx, out, nil, to, in, nil, from, opts)
 }
 
-// SendLayout is [Node.Send] of a message that is not contiguous (MPI_Send of a derived datatype). A layout of Alloc
-// memory that is sent again is not told to the peer again.
+// SendLayout is [Node.Send] of a message that is not contiguous (MPI_Send of a derived datatype). The peer is told a
+// layout of Alloc memory once, if it is short and the stream has no other such layouts between.
 func (n *Node) SendLayout(ctx context.Context, l Layout, rank int, opts ...DeclareOption) error {
 	return n.once(ctx, kindSend, nil, &l, rank, opts)
 }
