@@ -39,7 +39,7 @@ func TestLane(t *testing.T) {
 	a, from := laneEnd(0)
 	b, to := laneEnd(1)
 	b.e.unexpected = 1 << 30
-	from.lanes.out, from.lanes.sent, from.lanes.room = to.lanes.in, begun, begun + laneLines
+	from.lanes.out, from.lanes.sent, from.lanes.room = to.lanes.in, begun, begun+laneLines
 	to.lanes.seen, to.lanes.told, to.lanes.in.taken = begun, begun, begun
 	size := func(k int) int { return int(rand.New(rand.NewPCG(1, uint64(k))).ExpFloat64()*300) % (laneMost + 1) }
 	go func() {
@@ -84,6 +84,49 @@ func TestLane(t *testing.T) {
 		}
 	}
 	require.EqualValues(t, begun+messages-1<<32, to.lanes.seen)
+}
+
+// TestLaneFull: a full lane takes a message only where the oldest one has been taken, and the receiver says so
+// after laneTellData bytes, or laneTell lines.
+func TestLaneFull(t *testing.T) {
+	a, from := laneEnd(0)
+	b, to := laneEnd(1)
+	b.e.unexpected = 1 << 30
+	from.lanes.out, from.lanes.room = to.lanes.in, laneLines
+	put := func(n int) bool {
+		line, _ := from.lane(n)
+		if line != nil {
+			from.sendLine(line, a.p.pair(1), 1, 0, 0, n)
+		}
+		return line != nil
+	}
+	told := func() uint32 {
+		b.e.lock.Lock()
+		defer b.e.lock.Unlock()
+		for to.pollLane() {
+		}
+		require.NoError(t, to.l.err)
+		return atomic.LoadUint32(&to.lanes.in.taken)
+	}
+	const full = laneData / laneTellData
+	for range full {
+		require.True(t, put(laneTellData))
+	}
+	require.False(t, put(laneTellData))
+	atomic.StoreUint32(&to.lanes.in.taken, 1)
+	require.True(t, put(laneTellData))
+	require.False(t, put(laneTellData))
+	require.EqualValues(t, full+1, told())
+	for _, more := range []uint32{0, 2, 2, 4} { // halves
+		require.True(t, put(laneTellData/2))
+		require.EqualValues(t, full+1+more, told())
+	}
+	for range laneTell - 1 {
+		require.True(t, put(8))
+	}
+	require.EqualValues(t, full+5, told())
+	require.True(t, put(8))
+	require.EqualValues(t, full+5+laneTell, told())
 }
 
 // TestLaneLong: a message longer than laneShort goes by the lane if something has come from the peer since
