@@ -57,6 +57,24 @@ func TestLayoutError(t *testing.T) {
 	})
 }
 
+// TestLayoutSaidLong: a layout that comes again after one that is too long to be kept is told again.
+func TestLayoutSaidLong(t *testing.T) {
+	everywhere(t, func(t *testing.T, a, b *Node) {
+		const parts, each = 100, 4 << 10
+		lengths, indices := make([]int, parts), make([]int, parts)
+		for i := range parts {
+			lengths[i], indices[i] = 1, 2*i
+		}
+		long := func(m []byte) Layout { return Indexed(m, each, lengths, indices) }
+		out, in := newMemory(t, a, 2*parts*each).Bytes(), newMemory(t, b, 2*parts*each).Bytes()
+		for i, lay := range []func([]byte) Layout{strided(32 << 10), long, strided(32 << 10), long} {
+			random(rand.New(rand.NewPCG(6, uint64(i))), out)
+			passOnce(t, a, b, lay(out), lay(in))
+			require.True(t, bytes.Equal(packed(lay(out)), packed(lay(in))))
+		}
+	})
+}
+
 // TestRefit: handles that get any memory and any layout after any other, and messages used once between, move
 // exactly their bytes, and nothing stays in use.
 func TestRefit(t *testing.T) {
