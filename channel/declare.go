@@ -230,7 +230,7 @@ func (h *Handle) bind(p *peer) (err error) {
 			return nil // the receiver says where to write
 		}
 	default:
-		h.reachable = !slices.ContainsFunc(h.memories, unmapped) && (h.flat != nil || h.describable() && p.tellable(h))
+		h.reachable = !slices.ContainsFunc(h.memories, unmapped) && (h.flat != nil || !h.fresh && h.describable() && p.tellable(h))
 		switch {
 		case h.shape.Len() <= slotData, h.kind == kindReceive && !h.reachable:
 			return nil

@@ -3,6 +3,7 @@ package channel
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -345,6 +346,10 @@ func TestRebaseFrees(t *testing.T) {
 			arrives(t, s, r)
 			require.NoError(t, s.SetLayout(Contiguous(make([]byte, 100))))
 			require.NoError(t, m.Close())
+			one, two := newMemory(t, a, 50), newMemory(t, a, 50)
+			require.NoError(t, s.SetLayout(StridedArray(Vector{one.Bytes(), 0, 50, 1, 0}, Vector{two.Bytes(), 0, 50, 1, 0})))
+			require.NoError(t, s.SetLayout(Contiguous(make([]byte, 100))))
+			require.NoError(t, errors.Join(one.Close(), two.Close()))
 		}
 	})
 }

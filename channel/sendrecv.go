@@ -84,8 +84,8 @@ func (n *Node) Sendrecv(ctx context.Context, out []byte, to int, in []byte, from
 	return n.exchangeOnce(ctx, out, nil, to, in, nil, from, opts)
 }
 
-// SendLayout is [Node.Send] of a message that is not contiguous (MPI_Send of a derived datatype). The peer is told a
-// layout of Alloc memory once, if it is short and the stream has no other such layouts between.
+// SendLayout is [Node.Send] of a message that is not contiguous (MPI_Send of a derived datatype). From the second
+// message in a row on that has the same layout of Alloc memory, it moves without a copy between.
 func (n *Node) SendLayout(ctx context.Context, l Layout, rank int, opts ...DeclareOption) error {
 	return n.once(ctx, kindSend, nil, &l, rank, opts)
 }
@@ -368,7 +368,18 @@ func (h *Handle) layOut(l Layout) error {
 	if err := h.adoptLayout(l); err != nil {
 		return err
 	}
+	// To tell a layout takes longer than to copy twice: it has to be used again.
+	parts := l.shape.Parts()
+	h.fresh = !slices.EqualFunc(parts, h.parts, sameBlocks)
+	if h.parts = nil; h.describable() && !slices.ContainsFunc(h.memories, unmapped) { // it keeps no memory alive
+		h.parts = parts
+	}
 	return h.bindOnce()
+}
+
+// sameBlocks says whether two parts are the same memory.
+func sameBlocks(a, b layout.Part) bool {
+	return addressOf(a.Base) == addressOf(b.Base) && a.Off == b.Off && a.Block == b.Block && a.Count == b.Count && a.Stride == b.Stride
 }
 
 // bindOnce binds a handle that has got its memory, if the peer is connected; else the wire-up does.

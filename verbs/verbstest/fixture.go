@@ -157,7 +157,7 @@ func (w *world) needElements(n int) {
 func (w *world) run(name string, test func(w *world)) {
 	w.t.Run(name, func(t *testing.T) {
 		sub := *w
-		sub.t, sub.ctx, sub.notes = t, within(t), &notes{}
+		sub.t, sub.ctx, sub.notes = t, withinRounds(t, w.suite.Rounds), &notes{}
 		for _, p := range []*peer{w.near, w.far} {
 			mark := call[int](&sub, p, markCmd(0))
 			t.Cleanup(func() {

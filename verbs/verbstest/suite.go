@@ -203,16 +203,20 @@ func (s *suite) peerTimeout() time.Duration {
 	return verbs.DefaultPeerTimeout
 }
 
-// Every subtest has the time bound for all that it waits for. A call that does not return then
-// hangs: after another hangs, the process ends with the stacks of all goroutines.
+// Every subtest has the time bound for all that it waits for, and longer if it repeats what it does. A call that
+// does not return then hangs: after another hangs, the process ends with the stacks of all goroutines.
 const (
 	bound = 30 * time.Second
 	hangs = 15 * time.Second
 )
 
 // within returns a context that ends after bound or with t, and watches for a hang.
-func within(t *testing.T) context.Context {
-	limit := bound
+func within(t *testing.T) context.Context { return withinRounds(t, 1) }
+
+// withinRounds is within for a subtest that repeats what it does so many times: on a loaded machine 400 batches of
+// 16 messages have taken half a minute.
+func withinRounds(t *testing.T, rounds int) context.Context {
+	limit := bound * time.Duration(max(1, rounds/4))
 	if deadline, ok := t.Deadline(); ok {
 		limit = min(limit, time.Until(deadline))
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"sync/atomic"
 
 	"github.com/sluice-hpc/sluice/internal/coll"
@@ -403,6 +404,8 @@ func (o *Op) moveBlock(dst, src []byte) {
 func (o *Op) got() int {
 	t, c := o.team, o.call
 	switch {
+	case c.Kind == coll.Broadcast: // which is as fast past the caches
+		return math.MaxInt
 	case c.Kind == coll.Scatter && o.way == wayPush:
 		return 2 * len(c.Src)
 	case c.Kind == coll.Gather && t.me != c.Root:
