@@ -42,7 +42,7 @@ func random(r *rand.Rand, b []byte) {
 func TestSizes(t *testing.T) {
 	everywhere(t, func(t *testing.T, a, b *Node) {
 		r := rand.New(rand.NewPCG(1, 2))
-		for i, size := range []int{0, 1, 8, 55, 56, 57, 64, 100, 4096, eagerMax, eagerMax + 1, 100_000, chunkMin, chunkMin + 1, 3 << 20} {
+		for i, size := range []int{0, 1, 8, 55, 56, 57, 64, 128, inlineMax, inlineMax + 1, 4096, eagerMax, eagerMax + 1, 100_000, chunkMin, chunkMin + 1, 3 << 20} {
 			if testing.Short() && size > chunkMin+1 {
 				continue
 			}

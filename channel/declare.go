@@ -232,7 +232,7 @@ func (h *Handle) bind(p *peer) (err error) {
 	default:
 		h.reachable = !slices.ContainsFunc(h.memories, unmapped) && (h.flat != nil || !h.fresh && h.describable() && p.tellable(h))
 		switch {
-		case h.shape.Len() <= slotData, h.kind == kindReceive && !h.reachable:
+		case h.shape.Len() <= inlineMax, h.kind == kindReceive && !h.reachable:
 			return nil
 		case h.reachable:
 			h.regs = nil

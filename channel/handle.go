@@ -44,7 +44,7 @@ type Handle struct {
 	said        saidLayout
 	fresh       bool          // the layout of a message used once, which is not that of the one before
 	parts       []layout.Part // that layout
-	cancellable bool // no gate before the message has come
+	cancellable bool          // no gate before the message has come
 	priority    int
 	memories    []*Memory
 	lent        *Memory   // that a message used once lies in, if it is short

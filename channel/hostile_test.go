@@ -35,7 +35,7 @@ type hostile struct {
 // hostileSizes are the lengths of the messages, one handle each way for each. The
 // number of one of the peer's layouts is the index here of its length, plus 1.
 // Sends of those from the first packed one on are of heap memory.
-var hostileSizes = []int{0, 8, 56, 100, 4096, 5000, 2*chunkMin + 100, 5001, pipeLeast + 1000}
+var hostileSizes = []int{0, 8, 100, 200, 4096, 5000, 2*chunkMin + 100, 5001, pipeLeast + 1000}
 
 const hostilePacked = 7
 
@@ -260,7 +260,7 @@ var hostileRings = []struct {
 	want   error // nil: it is not over
 }{
 	{"slot of no kind", slices.Concat([]byte{doReceive, 1}, value(1<<16|77<<8, doWord, 0, 1)), ErrProtocol},
-	{"inline longer than a slot", slices.Concat([]byte{doReceive, 3}, value(1<<16|slotInline<<8|100, doWord, 0, 1)), ErrLength},
+	{"inline longer than a slot", slices.Concat([]byte{doReceive, 3}, value(1<<16|slotInline<<8|200, doWord, 0, 1)), ErrLength},
 	{"inline of another length", slices.Concat([]byte{doReceive, 2}, value(1<<16|slotInline<<8|200, doWord, 0, 1)), ErrLength},
 	{"slot of the future", slices.Concat([]byte{doReceive, 1}, value(65<<16|slotInline<<8|8, doWord, 0, 1)), nil},
 	{"eager behind the data", slices.Concat([]byte{doReceive, 4}, eagerSlot(ringData-100, 4096), value(1<<16|slotEager<<8, doWord, 0, 1)), ErrProtocol},

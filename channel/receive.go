@@ -246,9 +246,20 @@ func (s *receiveStream) take(h *Handle, r *ring, w uint64, failed bool) {
 	switch w >> 8 & 0xff {
 	case slotInline:
 		switch {
-		case n != h.shape.Len() || n > slotData:
+		case n != h.shape.Len() || n > inlineMax:
 			s.refuse(h, r, n)
 			return
+		case n > slotData:
+			b := h.flat
+			var packed [inlineMax]byte
+			if b == nil {
+				b = packed[:n]
+			}
+			copy(b[slotData:], r.more[h.k%ringSlots][:])
+			copy(b, slot.data[:])
+			if h.flat == nil {
+				h.shape.Scatter(b, 0)
+			}
 		case h.flat == nil:
 			h.shape.Scatter(slot.data[:n], 0)
 		case n == 8:

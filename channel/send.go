@@ -157,13 +157,23 @@ func (s *sendStream) publish(h *Handle, present bool) bool {
 	n := h.shape.Len()
 	s.sizes[i] = n
 	switch {
-	case n <= slotData:
-		if h.flat != nil && n == 8 {
+	case n <= inlineMax:
+		switch {
+		case n == 8 && h.flat != nil:
 			*(*[8]byte)(slot.data[:]) = [8]byte(h.flat)
-		} else if h.flat != nil {
+		case n <= slotData && h.flat != nil:
 			copy(slot.data[:n], h.flat)
-		} else {
+		case n <= slotData:
 			h.shape.Gather(slot.data[:n], 0)
+		default:
+			b := h.flat
+			var packed [inlineMax]byte
+			if b == nil {
+				b = packed[:n]
+				h.shape.Gather(b, 0)
+			}
+			copy(s.r.more[i][:], b[slotData:])
+			copy(slot.data[:], b)
 		}
 		h.setPhase(phaseSent)
 		s.store(&slot.word, key(k, slotInline<<8|uint32(n)))

@@ -18,7 +18,7 @@ import (
 // also between declared ones and by several goroutines.
 func TestSendRecv(t *testing.T) {
 	everywhere(t, func(t *testing.T, a, b *Node) {
-		sizes := []int{0, 1, 8, slotData, slotData + 1, eagerMax, eagerMax + 1, 8<<10 + 1, 64 << 10, 300_000}
+		sizes := []int{0, 1, 8, slotData, slotData + 1, 100, 128, inlineMax, inlineMax + 1, eagerMax, eagerMax + 1, 8<<10 + 1, 64 << 10, 300_000}
 		for _, alloc := range []bool{true, false} {
 			out, in := allocate(t, a, 300_000, alloc), allocate(t, b, 300_000, alloc)
 			random(rand.New(rand.NewPCG(1, 2)), out)

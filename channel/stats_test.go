@@ -105,7 +105,7 @@ func TestStatsOfKinds(t *testing.T) {
 				} else {
 					if w.receiveFirst { // and the sender knows where
 						p := peerOf(t, a, 1)
-						require.Eventually(t, func() bool { return w.size <= slotData || known(p, r) }, limit, time.Millisecond)
+						require.Eventually(t, func() bool { return w.size <= inlineMax || known(p, r) }, limit, time.Millisecond)
 						pass(t, s, r, r)
 					} else {
 						pass(t, s, r, s)

@@ -42,11 +42,11 @@ func knows(t testing.TB, n *Node, rank int, h *Handle) {
 func TestWays(t *testing.T) {
 	const long = 400_000
 	ways := []way{
-		{"a line", 0, slotData, false, false, false, -1, 1, 0},
-		{"the ring", slotData + 1, eagerMax, false, false, false, -1, 1, 0},
-		{"the ring, from Alloc memory into it", slotData + 1, eagerMax, true, true, false, -1, 1, 0},
-		{"short, from the heap into waiting Alloc memory", slotData + 1, eagerMax, false, true, true, -1, 0, 0},
-		{"short, within Alloc memory, to a receiver that waits", slotData + 1, eagerMax, true, true, true, -1, 0, 0},
+		{"a line, or three", 0, inlineMax, false, false, false, -1, 1, 0},
+		{"the ring", inlineMax + 1, eagerMax, false, false, false, -1, 1, 0},
+		{"the ring, from Alloc memory into it", inlineMax + 1, eagerMax, true, true, false, -1, 1, 0},
+		{"short, from the heap into waiting Alloc memory", inlineMax + 1, eagerMax, false, true, true, -1, 0, 0},
+		{"short, within Alloc memory, to a receiver that waits", inlineMax + 1, eagerMax, true, true, true, -1, 0, 0},
 		{"the pipe, through the caches", eagerMax + 1, long, false, false, false, packPlain, 0, 1},
 		{"the pipe, to a receiver that waits", eagerMax + 1, long, false, false, true, packPlain, 0, 1},
 		{"the pipe, into Alloc memory", eagerMax + 1, long, false, true, false, packPlain, 0, 1},
