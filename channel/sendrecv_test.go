@@ -48,21 +48,23 @@ func passOnce(t *testing.T, a, b *Node, from, into Layout, opts ...DeclareOption
 	require.False(t, t.Failed())
 }
 
+// said returns what the handles for messages used once from a to b have been told of.
+func said(a, b *Node) (list []saidLayout) {
+	for i := range len(spares{}) {
+		for _, p := range []*atomic.Pointer[Handle]{&a.peers[b.rank].Load().sending(0).spares[i], &b.peers[a.rank].Load().receiving(0).spares[i]} {
+			if h := p.Load(); h != nil {
+				list = append(list, h.said)
+			}
+		}
+	}
+	return list
+}
+
 // TestLayoutSaidOnce: a layout of Alloc memory is told when it is needed, through a queue at its first use, else at
 // its second in a row, and not again, unless another was between or other memory has its address.
 func TestLayoutSaidOnce(t *testing.T) {
 	everywhere(t, func(t *testing.T, a, b *Node) {
 		const size = 1 << 20
-		said := func() (list []saidLayout) {
-			for i := range len(spares{}) {
-				for _, p := range []*atomic.Pointer[Handle]{&a.peers[b.rank].Load().sending(0).spares[i], &b.peers[a.rank].Load().receiving(0).spares[i]} {
-					if h := p.Load(); h != nil {
-						list = append(list, h.said)
-					}
-				}
-			}
-			return list
-		}
 		r := rand.New(rand.NewPCG(3, 4))
 		var before []saidLayout
 		for round := range 3 {
@@ -73,7 +75,7 @@ func TestLayoutSaidOnce(t *testing.T) {
 				from, into := lay(out.Bytes()), lay(in.Bytes())
 				passOnce(t, a, b, from, into)
 				require.True(t, bytes.Equal(packed(from), packed(into)), "round %d", round)
-				now := said()
+				now := said(a, b)
 				require.Len(t, now, 2)
 				mapped := a != b && a.peers[b.rank].Load().link.dev.mapped
 				for j, s := range now {
@@ -97,6 +99,44 @@ func TestLayoutSaidOnce(t *testing.T) {
 			require.NotEmpty(t, before[1].rest)
 		}
 	})
+}
+
+// TestLayoutsInTurn: layouts of Alloc memory that differ in anything from the one before are not told.
+func TestLayoutsInTurn(t *testing.T) {
+	const half, block, count, stride = 256 << 10, 1 << 10, 32, 4 << 10
+	a, b := connected(t, "shm")
+	out, in := newMemory(t, a, 2*half).Bytes(), newMemory(t, b, 2*half).Bytes()
+	random(rand.New(rand.NewPCG(5, 6)), out)
+	pass := func(lay func(m []byte) Layout) (told int) {
+		t.Helper()
+		clear(in)
+		passOnce(t, a, b, lay(out), lay(in))
+		require.True(t, bytes.Equal(packed(lay(out)), packed(lay(in))))
+		for _, s := range said(a, b) {
+			if len(s.rest) > 0 {
+				told++
+			}
+		}
+		return told
+	}
+	usual := func(m []byte) Layout { return Strided(m[:half], 0, block, count, stride) }
+	for _, other := range []func(m []byte) Layout{
+		func(m []byte) Layout { return Strided(m[:half], block, block, count, stride) },
+		func(m []byte) Layout { return Strided(m[half:], 0, block, count, stride) },
+		func(m []byte) Layout { return Strided(m[:half], 0, 2*block, count, stride) },
+		func(m []byte) Layout { return Strided(m[:half], 0, block, 2*count, stride) },
+		func(m []byte) Layout { return Strided(m[:half], 0, block, count, 2*stride) },
+		func(m []byte) Layout {
+			return StridedArray(Vector{m[:half], 0, block, count, stride}, Vector{m[half:], 0, block, 1, 0})
+		},
+	} {
+		for range 2 {
+			require.Zero(t, pass(usual))
+			require.Zero(t, pass(other))
+		}
+	}
+	pass(usual)
+	require.Equal(t, 2, pass(usual))
 }
 
 // TestSendrecvBoth: both ranks exchange with one call each, and a rank with itself.
