@@ -6,12 +6,16 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"weak"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/layout"
 )
 
 // TestSendRecv: messages used once arrive in the order of their starts, whatever their memory and length,
@@ -137,6 +141,28 @@ func TestLayoutsInTurn(t *testing.T) {
 	}
 	pass(usual)
 	require.Equal(t, 2, pass(usual))
+}
+
+// TestLayoutNotKept: of a layout of Alloc memory that has been used once, however many parts it has, nothing is kept.
+func TestLayoutNotKept(t *testing.T) {
+	apart(t, func(t *testing.T, provider string) {
+		a, b := connected(t, provider)
+		const parts = 1000
+		out, in := newMemory(t, a, 64*parts).Bytes(), newMemory(t, b, 64*parts).Bytes()
+		lengths, indices := slices.Repeat([]int{1}, parts), make([]int, parts)
+		for i := range indices {
+			indices[i] = 2 * i
+		}
+		pass := func() (list []weak.Pointer[layout.Part]) {
+			from, into := Indexed(out, 32, lengths, indices), Indexed(in, 32, lengths, indices)
+			passOnce(t, a, b, from, into)
+			return append(list, weak.Make(&from.shape.Parts()[0]), weak.Make(&into.shape.Parts()[0]))
+		}
+		kept := pass()
+		for ctx := within(t); kept[0].Value() != nil || kept[1].Value() != nil; runtime.GC() {
+			require.NoError(t, ctx.Err())
+		}
+	})
 }
 
 // TestSendrecvBoth: both ranks exchange with one call each, and a rank with itself.
