@@ -14,7 +14,7 @@ import (
 func TestAllocs(t *testing.T) {
 	need.NoRace(t, "it allocates")
 	everywhere(t, func(t *testing.T, a, b *Node) {
-		for i, size := range []int{8, 8, 1000, 1000, 4096, 4096, 9000, 9000, 300_000, 300_000} {
+		for i, size := range []int{8, 8, 120, 120, 1000, 1000, 4096, 4096, 9000, 9000, 300_000, 300_000} {
 			s, r := sendReceive(t, a, b, size)
 			message := func() {
 				first, second := r, s

@@ -41,14 +41,16 @@
 // # How messages move
 //
 // Between ranks of one host that share memory (provider shm), a message of up to 56
-// bytes travels in the cache line of its flag. A larger one is copied once, straight
-// from the sender's layout into the receiver's. The side that arrives second copies it;
-// if both wait, both copy, in pieces of 128 KiB. A message of up to 4 KiB that arrives
-// before its receiver waits in a ring instead.
+// bytes travels in the cache line of its flag, one of up to 184 in that and one or two
+// more. A larger one is copied once, straight from the sender's layout into the
+// receiver's. The side that arrives second copies it; if both wait, both copy, in
+// pieces of 128 KiB. A message of up to 4 KiB that arrives before its receiver waits in
+// a ring instead.
 //
 // This holds for [Node.Alloc] memory, which both sides can access. All other memory is
 // accessible only to its own process. (The same goes for a layout whose description
-// exceeds 16 MiB, which is 460,000 irregular blocks.) A receive into such memory is
+// exceeds 16 MiB, which is 460,000 irregular blocks, and for one of [Node.SendLayout] or
+// [Node.RecvLayout] that is not that of the message before.) A receive into such memory is
 // copied by the receiver, in Start, Test or Wait of any handle of the node; while the
 // program computes, only if it has a channel of [Handle.Done] that is open. A send from
 // such memory goes straight to a receiver that is waiting with Alloc memory. Otherwise
@@ -114,7 +116,7 @@
 //
 // A rank takes about 1.5 MiB of shared memory, where there is any, and 300 bytes for
 // each rank of the job. Over shm, a connected peer takes 60 KiB of heap, 76 KiB of
-// shared memory and three descriptors, plus 72 KiB of shared memory for each stream to
+// shared memory and three descriptors, plus 85 KiB of shared memory for each stream to
 // it, and if that stream has a pipe as much as the second-level cache of a CPU has, up to
 // 2 MiB; from the third of the node on, 256 KiB. A stream gives this back, to the system, when both
 // ends have closed its handles and all messages have been received; [Node.Send] and [Node.Recv]

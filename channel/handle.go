@@ -42,9 +42,9 @@ type Handle struct {
 	reachable   bool   // the peer can access it
 	told        bool   // and remembers the handle
 	said        saidLayout
-	fresh       bool          // the layout of a message used once, which is not that of the one before
-	parts       []layout.Part // that layout
-	cancellable bool          // no gate before the message has come
+	fresh       bool   // the layout of a message used once, which is not that of the one before
+	laid        uint64 // the mark of that layout
+	cancellable bool   // no gate before the message has come
 	priority    int
 	memories    []*Memory
 	lent        *Memory   // that a message used once lies in, if it is short

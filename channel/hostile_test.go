@@ -260,7 +260,7 @@ var hostileRings = []struct {
 	want   error // nil: it is not over
 }{
 	{"slot of no kind", slices.Concat([]byte{doReceive, 1}, value(1<<16|77<<8, doWord, 0, 1)), ErrProtocol},
-	{"inline longer than a slot", slices.Concat([]byte{doReceive, 3}, value(1<<16|slotInline<<8|200, doWord, 0, 1)), ErrLength},
+	{"inline longer than its lines", slices.Concat([]byte{doReceive, 3}, value(1<<16|slotInline<<8|200, doWord, 0, 1)), ErrLength},
 	{"inline of another length", slices.Concat([]byte{doReceive, 2}, value(1<<16|slotInline<<8|200, doWord, 0, 1)), ErrLength},
 	{"slot of the future", slices.Concat([]byte{doReceive, 1}, value(65<<16|slotInline<<8|8, doWord, 0, 1)), nil},
 	{"eager behind the data", slices.Concat([]byte{doReceive, 4}, eagerSlot(ringData-100, 4096), value(1<<16|slotEager<<8, doWord, 0, 1)), ErrProtocol},

@@ -98,12 +98,12 @@ func peerOf(t testing.TB, n *Node, rank int) *peer {
 func TestOrder(t *testing.T) {
 	everywhere(t, func(t *testing.T, a, b *Node) {
 		const count = 3 * ringSlots / 2
-		for _, size := range []int{8, 1000, 20_000} {
+		for _, size := range []int{8, 120, 1000, 20_000} {
 			var sends, receives []*Handle
 			var in [][]byte
 			for i := range count {
 				s, out := send(t, a, b.Rank(), size, OnStream(5))
-				binary.BigEndian.PutUint64(out, uint64(i))
+				binary.BigEndian.PutUint64(out[size-8:], uint64(i))
 				r, buf := receive(t, b, a.Rank(), size, OnStream(5))
 				sends, receives, in = append(sends, s), append(receives, r), append(in, buf)
 			}
@@ -120,7 +120,7 @@ func TestOrder(t *testing.T) {
 				}
 				wg.Wait()
 				for i, buf := range in {
-					require.EqualValues(t, i, binary.BigEndian.Uint64(buf))
+					require.EqualValues(t, i, binary.BigEndian.Uint64(buf[size-8:]))
 				}
 			}
 			for _, h := range append(sends, receives...) {
@@ -345,7 +345,12 @@ func TestRebaseFrees(t *testing.T) {
 			startAll(t, s, r)
 			arrives(t, s, r)
 			require.NoError(t, s.SetLayout(Contiguous(make([]byte, 100))))
+			late := m.Bytes()[:100]
 			require.NoError(t, m.Close())
+			if m.mr != nil || m.free != nil { // else the slice keeps it
+				require.ErrorIs(t, s.Rebase(late), ErrClosed)
+				require.ErrorIs(t, s.SetLayout(Contiguous(late)), ErrClosed)
+			}
 			one, two := newMemory(t, a, 50), newMemory(t, a, 50)
 			require.NoError(t, s.SetLayout(StridedArray(Vector{one.Bytes(), 0, 50, 1, 0}, Vector{two.Bytes(), 0, 50, 1, 0})))
 			require.NoError(t, s.SetLayout(Contiguous(make([]byte, 100))))

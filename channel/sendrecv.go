@@ -369,17 +369,22 @@ func (h *Handle) layOut(l Layout) error {
 		return err
 	}
 	// To tell a layout takes longer than to copy twice: it has to be used again.
-	parts := l.shape.Parts()
-	h.fresh = !slices.EqualFunc(parts, h.parts, sameBlocks)
-	if h.parts = nil; h.describable() && !slices.ContainsFunc(h.memories, unmapped) { // it keeps no memory alive
-		h.parts = parts
-	}
+	before := h.laid
+	h.laid = mark(l.shape.Parts())
+	h.fresh = h.laid != before
 	return h.bindOnce()
 }
 
-// sameBlocks says whether two parts are the same memory.
-func sameBlocks(a, b layout.Part) bool {
-	return addressOf(a.Base) == addressOf(b.Base) && a.Off == b.Off && a.Block == b.Block && a.Count == b.Count && a.Stride == b.Stride
+// mark tells layouts apart without keeping them, which may take MiB. Two that have the same are told once too often.
+func mark(parts []layout.Part) (m uint64) {
+	for i := range parts {
+		p := &parts[i]
+		for _, v := range [...]int{int(addressOf(p.Base)), p.Off, p.Block, p.Count, p.Stride} {
+			m = (m ^ uint64(v)) * 0x9e3779b97f4a7c15
+			m ^= m >> 32
+		}
+	}
+	return m
 }
 
 // bindOnce binds a handle that has got its memory, if the peer is connected; else the wire-up does.

@@ -6,12 +6,16 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"weak"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-hpc/sluice/internal/layout"
 )
 
 // TestSendRecv: messages used once arrive in the order of their starts, whatever their memory and length,
@@ -48,21 +52,23 @@ func passOnce(t *testing.T, a, b *Node, from, into Layout, opts ...DeclareOption
 	require.False(t, t.Failed())
 }
 
+// said returns what the handles for messages used once from a to b have been told of.
+func said(a, b *Node) (list []saidLayout) {
+	for i := range len(spares{}) {
+		for _, p := range []*atomic.Pointer[Handle]{&a.peers[b.rank].Load().sending(0).spares[i], &b.peers[a.rank].Load().receiving(0).spares[i]} {
+			if h := p.Load(); h != nil {
+				list = append(list, h.said)
+			}
+		}
+	}
+	return list
+}
+
 // TestLayoutSaidOnce: a layout of Alloc memory is told when it is needed, through a queue at its first use, else at
 // its second in a row, and not again, unless another was between or other memory has its address.
 func TestLayoutSaidOnce(t *testing.T) {
 	everywhere(t, func(t *testing.T, a, b *Node) {
 		const size = 1 << 20
-		said := func() (list []saidLayout) {
-			for i := range len(spares{}) {
-				for _, p := range []*atomic.Pointer[Handle]{&a.peers[b.rank].Load().sending(0).spares[i], &b.peers[a.rank].Load().receiving(0).spares[i]} {
-					if h := p.Load(); h != nil {
-						list = append(list, h.said)
-					}
-				}
-			}
-			return list
-		}
 		r := rand.New(rand.NewPCG(3, 4))
 		var before []saidLayout
 		for round := range 3 {
@@ -73,7 +79,7 @@ func TestLayoutSaidOnce(t *testing.T) {
 				from, into := lay(out.Bytes()), lay(in.Bytes())
 				passOnce(t, a, b, from, into)
 				require.True(t, bytes.Equal(packed(from), packed(into)), "round %d", round)
-				now := said()
+				now := said(a, b)
 				require.Len(t, now, 2)
 				mapped := a != b && a.peers[b.rank].Load().link.dev.mapped
 				for j, s := range now {
@@ -95,6 +101,66 @@ func TestLayoutSaidOnce(t *testing.T) {
 		if b.peers[a.rank].Load().link != nil {
 			require.NotEmpty(t, before[0].rest)
 			require.NotEmpty(t, before[1].rest)
+		}
+	})
+}
+
+// TestLayoutsInTurn: layouts of Alloc memory that differ in anything from the one before are not told.
+func TestLayoutsInTurn(t *testing.T) {
+	const half, block, count, stride = 256 << 10, 1 << 10, 32, 4 << 10
+	a, b := connected(t, "shm")
+	out, in := newMemory(t, a, 2*half).Bytes(), newMemory(t, b, 2*half).Bytes()
+	random(rand.New(rand.NewPCG(5, 6)), out)
+	pass := func(lay func(m []byte) Layout) (told int) {
+		t.Helper()
+		clear(in)
+		passOnce(t, a, b, lay(out), lay(in))
+		require.True(t, bytes.Equal(packed(lay(out)), packed(lay(in))))
+		for _, s := range said(a, b) {
+			if len(s.rest) > 0 {
+				told++
+			}
+		}
+		return told
+	}
+	usual := func(m []byte) Layout { return Strided(m[:half], 0, block, count, stride) }
+	for _, other := range []func(m []byte) Layout{
+		func(m []byte) Layout { return Strided(m[:half], block, block, count, stride) },
+		func(m []byte) Layout { return Strided(m[half:], 0, block, count, stride) },
+		func(m []byte) Layout { return Strided(m[:half], 0, 2*block, count, stride) },
+		func(m []byte) Layout { return Strided(m[:half], 0, block, 2*count, stride) },
+		func(m []byte) Layout { return Strided(m[:half], 0, block, count, 2*stride) },
+		func(m []byte) Layout {
+			return StridedArray(Vector{m[:half], 0, block, count, stride}, Vector{m[half:], 0, block, 1, 0})
+		},
+	} {
+		for range 2 {
+			require.Zero(t, pass(usual))
+			require.Zero(t, pass(other))
+		}
+	}
+	pass(usual)
+	require.Equal(t, 2, pass(usual))
+}
+
+// TestLayoutNotKept: of a layout of Alloc memory that has been used once, however many parts it has, nothing is kept.
+func TestLayoutNotKept(t *testing.T) {
+	apart(t, func(t *testing.T, provider string) {
+		a, b := connected(t, provider)
+		const parts = 1000
+		out, in := newMemory(t, a, 64*parts).Bytes(), newMemory(t, b, 64*parts).Bytes()
+		lengths, indices := slices.Repeat([]int{1}, parts), make([]int, parts)
+		for i := range indices {
+			indices[i] = 2 * i
+		}
+		pass := func() (list []weak.Pointer[layout.Part]) {
+			from, into := Indexed(out, 32, lengths, indices), Indexed(in, 32, lengths, indices)
+			passOnce(t, a, b, from, into)
+			return append(list, weak.Make(&from.shape.Parts()[0]), weak.Make(&into.shape.Parts()[0]))
+		}
+		kept := pass()
+		for ctx := within(t); kept[0].Value() != nil || kept[1].Value() != nil; runtime.GC() {
+			require.NoError(t, ctx.Err())
 		}
 	})
 }

@@ -167,3 +167,25 @@ func TestQueueWays(t *testing.T) {
 		}
 	})
 }
+
+// TestLinesTellNothing: a message that lies in the lines of its slot needs no gate, and its layout need not be told.
+func TestLinesTellNothing(t *testing.T) {
+	a, b := connected(t, "shm")
+	for _, size := range []int{8, slotData, slotData + 4, inlineMax} {
+		out, in := newMemory(t, a, 2*size).Bytes(), newMemory(t, b, 2*size).Bytes()
+		random(rand.New(rand.NewPCG(1, uint64(size))), out)
+		for _, lay := range []func(m []byte) Layout{
+			func(m []byte) Layout { return Contiguous(m[:size]) },
+			func(m []byte) Layout { return Strided(m, 0, 4, size/4, 8) },
+		} {
+			s, r := declareBoth(t, a, b, lay(out), lay(in))
+			require.NoError(t, r.Start())
+			require.False(t, r.gated, "%d bytes", size)
+			require.NoError(t, s.Start())
+			arrives(t, s, r)
+			require.Equal(t, packed(lay(out)), packed(lay(in)))
+			require.False(t, s.told || r.told, "%d bytes", size)
+			require.NoError(t, errors.Join(s.Close(), r.Close()))
+		}
+	}
+}
