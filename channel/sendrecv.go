@@ -368,10 +368,10 @@ func (h *Handle) layOut(l Layout) error {
 	if err := h.adoptLayout(l); err != nil {
 		return err
 	}
-	// To tell a layout takes longer than to copy twice: it has to be used again.
-	before := h.laid
-	h.laid = mark(l.shape.Parts())
-	h.fresh = h.laid != before
+	// To tell a layout takes longer than to copy twice: it has to be used again, and not to be told then.
+	before, parts := h.laid, l.shape.Parts()
+	h.laid = mark(parts)
+	h.fresh = h.laid != before || layoutLen(len(h.memories), len(parts))-layoutVersionEnd > saidMost
 	return h.bindOnce()
 }
 
@@ -421,5 +421,9 @@ func (h *Handle) lift() {
 	delete(p.handles, h)
 	h.shape = layout.Shape{}
 	h.release()
+	if p.rank == h.node.rank { // which would keep the memory alive
+		p.dropLayout(h.id)
+		h.remote.Store(nil)
+	}
 	p.mu.Unlock()
 }

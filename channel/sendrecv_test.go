@@ -145,8 +145,7 @@ func TestLayoutsInTurn(t *testing.T) {
 
 // TestLayoutNotKept: of a layout of Alloc memory that has been used once, however many parts it has, nothing is kept.
 func TestLayoutNotKept(t *testing.T) {
-	apart(t, func(t *testing.T, provider string) {
-		a, b := connected(t, provider)
+	everywhere(t, func(t *testing.T, a, b *Node) {
 		const parts = 1000
 		out, in := newMemory(t, a, 64*parts).Bytes(), newMemory(t, b, 64*parts).Bytes()
 		lengths, indices := slices.Repeat([]int{1}, parts), make([]int, parts)
