@@ -5,6 +5,8 @@ package shm
 import (
 	"sync/atomic"
 	"unsafe"
+
+	"github.com/sluice-hpc/sluice/internal/parts"
 )
 
 // An inbox holds the messages to one QP. The peer writes it, the owner reads it; the
@@ -14,7 +16,7 @@ import (
 //	line 2     peer: the owner's region that it is accessing now
 //	line 4     peer: how far it has read its own inbox, i.e. what we sent
 //	slots      peer: a ring of cache lines, each a message, or a piece of one
-//	bytes      peer: a ring of bytes, for payload that does not fit its slot
+//	bytes      peer: payload that does not fit its slot, see internal/parts
 //
 // Lines that different sides write are 128 bytes apart, because the CPU fetches
 // lines in pairs (Intel SDM, "spatial prefetcher").
@@ -46,7 +48,7 @@ func (b *inbox) leave() {
 const (
 	slotCount = 128
 	slotMask  = slotCount - 1
-	byteRing  = 64 << 10
+	byteRing  = parts.Len
 	inboxSize = 3*128 + slotCount*64 + byteRing
 )
 
@@ -126,13 +128,10 @@ func (b *inbox) arrived(n uint32) (uint64, bool) {
 // lock guards it.
 type outbox struct {
 	*inbox
-	sent  uint32 // slots written
-	acked uint32 // slots that the peer has consumed
-	// Byte ring positions count up without end. bytesAt[i] is the position after
-	// the payload of slot i, so that consuming the slot frees it.
-	bytesSent  uint32
-	bytesFreed uint32
-	bytesAt    [slotCount]uint32
+	sent      uint32     // slots written
+	acked     uint32     // slots that the peer has consumed
+	slotsSent uint64     // sent, which has fewer bits
+	payload   parts.Area // of bytes; consuming a slot frees its payload
 }
 
 // room says whether another slot may be written.
@@ -141,27 +140,24 @@ func (o *outbox) room() bool { return o.sent-o.acked < slotCount }
 // next is the slot to write; its number is o.sent+1.
 func (o *outbox) next() *slot { return &o.slots[o.sent&slotMask] }
 
-// byteRoom returns how many bytes may be written contiguously at position(), at
-// most want; it skips to the start of the ring where that gives more.
-func (o *outbox) byteRoom(want uint32) uint32 {
-	free := byteRing - (o.bytesSent - o.bytesFreed)
-	off := o.bytesSent % byteRing
-	toEnd := byteRing - off
-	if n := min(want, free, toEnd); n == want || toEnd >= free {
-		return n
+// take returns n bytes for the payload of the next slot, and where they are; false if there is no room.
+func (o *outbox) take(n uint32) (pos uint32, b []byte, ok bool) {
+	if n == 0 {
+		return 0, nil, true
 	}
-	if n := min(want, free-toEnd); n > min(want, toEnd) {
-		o.bytesSent += toEnd
-		return n
+	k := o.slotsSent + 1
+	if pos, ok = o.payload.Next(k, n); !ok {
+		if pos, ok = o.payload.Enter(k, n, o.slotsSent-uint64(o.sent-o.acked)); !ok {
+			return 0, nil, false
+		}
 	}
-	return min(want, toEnd)
+	return pos, o.bytes[pos : pos+n], true
 }
 
-// take advances over n bytes that byteRoom granted and returns where they are.
-func (o *outbox) take(n uint32) (pos uint32, b []byte) {
-	pos = o.bytesSent % byteRing
-	o.bytesSent += n
-	return pos, o.bytes[pos : pos+n]
+// advance counts the next slot, which is complete but for its flag.
+func (o *outbox) advance() {
+	o.sent++
+	o.slotsSent++
 }
 
 // consumed accepts the peer's count of consumed slots. It returns false if the count is
@@ -170,9 +166,6 @@ func (o *outbox) consumed(n uint32) bool {
 	if n-o.acked > o.sent-o.acked {
 		return false
 	}
-	if n != o.acked {
-		o.bytesFreed = o.bytesAt[(n-1)&slotMask]
-		o.acked = n
-	}
+	o.acked = n
 	return true
 }

@@ -377,8 +377,7 @@ func (q *QP) publish(sl *slot, op, bits uint8, inline int) {
 	seen := atomic.LoadUint32(&q.seen)
 	sl.ack = seen
 	o := &q.out
-	o.bytesAt[o.sent&slotMask] = o.bytesSent
-	o.sent++
+	o.advance()
 	f := flagOf(o.sent, op, bits, inline)
 	raceSync()
 	if q.link.fenced {
@@ -492,11 +491,10 @@ func (q *QP) sendMessage(e *soft.SendEntry) bool {
 				p.first, first = d, false
 			} else if list == nil {
 				want := uint32(len(e.SGEs)-i) * uint32(unsafe.Sizeof(d))
-				// All lengths taken from the byte ring are multiples of 8: a list is aligned.
-				if o.byteRoom(want) < want {
+				pos, b, ok := o.take(want) // aligned
+				if !ok {
 					return false
 				}
-				pos, b := o.take(want)
 				p.pos = pos
 				list = unsafe.Slice((*piece)(unsafe.Pointer(unsafe.SliceData(b))), len(e.SGEs)-i)[:0]
 				list = append(list, d)
@@ -577,15 +575,13 @@ func (q *QP) pullable(e *soft.SendEntry) bool {
 // pack copies the next bytes of the payload into the byte ring. False: no room,
 // or a fault.
 func (q *QP) pack(e *soft.SendEntry, p *packed) bool {
-	o := &q.out
 	want := uint32(min(e.Length-e.Off, packMax))
-	n := o.byteRoom((want + 7) &^ 7)
-	if n < (want+7)&^7 && n < packMax/4 {
-		return false
+	pos, b, ok := q.out.take(want)
+	if !ok && want > packMax/4 {
+		want = packMax / 4
+		pos, b, ok = q.out.take(want)
 	}
-	want = min(want, n)
-	pos, b := o.take((want + 7) &^ 7)
-	if !q.payload(e, e.Off, b[:want]) {
+	if !ok || !q.payload(e, e.Off, b) {
 		return false
 	}
 	p.pos, p.n = pos, want
@@ -640,10 +636,10 @@ func (q *QP) answer() bool {
 		q.publish(sl, opAtomicDone, 0, 0)
 	} else {
 		want := min(a.length-a.off, packMax)
-		if room := o.byteRoom((want + 7) &^ 7); room < (want+7)&^7 {
+		pos, b, ok := o.take(want)
+		if !ok {
 			return false
 		}
-		pos, b := o.take((want + 7) &^ 7)
 		if want > 0 {
 			m, f := q.ctx.mrs.Lookup(q.PD, a.rkey, a.raddr+uint64(a.off), uint64(want), verbs.AccessRemoteRead)
 			if f != soft.OK {
