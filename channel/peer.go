@@ -224,8 +224,8 @@ func (p *peer) nudge() {
 }
 
 // tellLayout queues the layout of a handle, in place of an earlier one that has not
-// been written: a peer that is stopped does not read. It leaves that out if the peer has the layout, because
-// a message used once had it. The caller holds mu.
+// been written: a peer that is stopped does not read. It leaves that out if this is the
+// layout that the peer was told last. The caller holds mu.
 func (p *peer) tellLayout(h *Handle) {
 	d := h.describe()
 	said := &h.said

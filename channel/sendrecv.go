@@ -85,7 +85,7 @@ func (n *Node) Sendrecv(ctx context.Context, out []byte, to int, in []byte, from
 }
 
 // SendLayout is [Node.Send] of a message that is not contiguous (MPI_Send of a derived datatype). From the second
-// message in a row on that has the same layout of Alloc memory, it moves without a copy between.
+// message in a row on that has the same layout of Alloc memory, of up to 27 vectors, it moves without a copy between.
 func (n *Node) SendLayout(ctx context.Context, l Layout, rank int, opts ...DeclareOption) error {
 	return n.once(ctx, kindSend, nil, &l, rank, opts)
 }

@@ -5,7 +5,7 @@ package parts
 
 const (
 	Len   = 64 << 10 // bytes of the memory
-	Align = 64       // of a message
+	align = 64       // of a message
 	size  = 4 << 10  // bytes of a part
 	count = Len / size
 )
@@ -19,7 +19,7 @@ type Area struct {
 // Next places message k of 0 < n <= Len bytes behind the one before it, in the same part; false if that has no
 // room. The caller then finds out which messages have been taken, and calls Enter.
 func (a *Area) Next(k uint64, n uint32) (off uint32, ok bool) {
-	room := (n + Align - 1) &^ (Align - 1)
+	room := (n + align - 1) &^ (align - 1)
 	if within := a.at % size; within == 0 || within+room > size {
 		return 0, false
 	}
@@ -33,7 +33,7 @@ func (a *Area) Next(k uint64, n uint32) (off uint32, ok bool) {
 // have been taken; false if it has no room. Messages that are not longer than a part have room while there are
 // fewer than 15 others.
 func (a *Area) Enter(k uint64, n uint32, taken uint64) (off uint32, ok bool) {
-	room := (n + Align - 1) &^ (Align - 1)
+	room := (n + align - 1) &^ (align - 1)
 	behind := uint32(0) // the part that follows on the last message
 	if a.at%size != 0 {
 		behind = a.at/size + 1

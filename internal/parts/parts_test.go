@@ -45,7 +45,7 @@ func TestArea(t *testing.T) {
 				}
 			}
 			k++
-			require.Zero(t, m.off%Align)
+			require.Zero(t, m.off%align)
 			require.LessOrEqual(t, m.off+m.n, uint32(Len))
 			if most == 1 && prompt && longest <= size {
 				require.LessOrEqual(t, m.off+m.n, uint32(3*size))
@@ -62,7 +62,7 @@ func TestArea(t *testing.T) {
 func TestFull(t *testing.T) {
 	for _, n := range []uint32{1, 64, 100, 2049, size - 1, size, size + 1, 4 * size, Len/2 + 1, Len} {
 		var a Area
-		room := (n + Align - 1) / Align * Align
+		room := (n + align - 1) / align * align
 		k := uint64(0)
 		for off := uint32(0); off+room <= Len; off += room {
 			k++

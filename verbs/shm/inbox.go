@@ -36,7 +36,7 @@ type inbox struct {
 	_        [128 - 16]byte
 
 	slots [slotCount]slot
-	bytes [byteRing]byte
+	bytes [payloadLen]byte
 }
 
 // leave tells the peer that the owner has left.
@@ -46,10 +46,10 @@ func (b *inbox) leave() {
 }
 
 const (
-	slotCount = 128
-	slotMask  = slotCount - 1
-	byteRing  = parts.Len
-	inboxSize = 3*128 + slotCount*64 + byteRing
+	slotCount  = 128
+	slotMask   = slotCount - 1
+	payloadLen = parts.Len
+	inboxSize  = 3*128 + slotCount*64 + payloadLen
 )
 
 // slot is one cache line. The flag is written last, with release. Its number counts slots
@@ -84,11 +84,11 @@ const (
 	bitPull      // body is a pull: the receiver fetches the payload
 )
 
-// packed says where in the byte ring a piece of payload is.
+// packed says where in the bytes of the inbox a piece of payload is.
 type packed struct{ pos, n uint32 }
 
 // pull names the payload in the sender's memory: one piece here, or a list of
-// count pieces in the byte ring.
+// count pieces in the bytes of the inbox.
 type pull struct {
 	count uint32
 	pos   uint32

@@ -46,7 +46,7 @@ func TestLayout(t *testing.T) {
 	require.EqualValues(t, 256, unsafe.Offsetof(control{}.boards))
 	require.EqualValues(t, 256+8*boardWords, unsafe.Offsetof(control{}.regions))
 	require.EqualValues(t, 256+8*boardWords+64*maxMR, controlSize)
-	require.Zero(t, byteRing%packMaxForTest)
+	require.Zero(t, payloadLen%packMaxForTest)
 }
 
 // packMaxForTest is the largest piece that tx packs; pieces must be able to fill the ring.
@@ -108,12 +108,12 @@ func TestRingBetweenGoroutines(t *testing.T) {
 	wg.Wait()
 }
 
-// Whatever the order of sizes, the byte ring never grants what is not free, and
+// Whatever the order of sizes, an outbox never grants what is not free, and
 // never stalls for good.
 func TestByteRing(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	o := &outbox{inbox: new(inbox)}
-	owner := make([]uint32, byteRing) // slot number that holds the byte, 0: free
+	owner := make([]uint32, payloadLen) // slot number that holds the byte, 0: free
 	type grant struct{ pos, n uint32 }
 	held := map[uint32]grant{}
 	for range 5000 {
@@ -125,7 +125,7 @@ func TestByteRing(t *testing.T) {
 			pos, b, ok = o.take(want)
 		}
 		if ok {
-			require.LessOrEqual(t, pos+want, uint32(byteRing))
+			require.LessOrEqual(t, pos+want, uint32(payloadLen))
 			require.Len(t, b, int(want))
 			require.Equal(t, -1, slices.IndexFunc(owner[pos:pos+want], func(slot uint32) bool { return slot != 0 }))
 			for i := range owner[pos : pos+want] {
@@ -158,14 +158,14 @@ func TestConsumedChecksThePeersCount(t *testing.T) {
 	require.False(t, o.consumed(^uint32(0)))
 }
 
-func FuzzRingBytes(f *testing.F) {
+func FuzzPayloadBytes(f *testing.F) {
 	f.Add(uint32(0), uint32(0))
-	f.Add(uint32(byteRing), uint32(1))
-	f.Add(uint32(byteRing-8), uint32(8))
+	f.Add(uint32(payloadLen), uint32(1))
+	f.Add(uint32(payloadLen-8), uint32(8))
 	f.Add(^uint32(0), ^uint32(0))
 	f.Fuzz(func(t *testing.T, pos, n uint32) {
-		b, ok := new(inbox).ringBytes(packed{pos, n})
-		require.Equal(t, uint64(pos)+uint64(n) <= byteRing, ok)
+		b, ok := new(inbox).payloadBytes(packed{pos, n})
+		require.Equal(t, uint64(pos)+uint64(n) <= payloadLen, ok)
 		if ok {
 			require.Len(t, b, int(n))
 		}

@@ -406,7 +406,7 @@ func (q *QP) place(b []byte, s *soft.Sink) bool {
 
 // acceptPacked places the bytes of one slot, and finishes the message after the last.
 func (q *QP) acceptPacked(in *inbox, p packed, s *soft.Sink) bool {
-	b, ok := in.ringBytes(p)
+	b, ok := in.payloadBytes(p)
 	if !ok || p.n > q.msg.length-q.msg.off {
 		q.broken(s)
 		return false
@@ -420,9 +420,9 @@ func (q *QP) acceptPacked(in *inbox, p packed, s *soft.Sink) bool {
 	return true
 }
 
-// ringBytes returns a piece of the byte ring, if it is inside the ring.
-func (b *inbox) ringBytes(p packed) ([]byte, bool) {
-	if p.pos > byteRing || p.n > byteRing-p.pos {
+// payloadBytes returns a piece of the bytes of the inbox, if it lies in them.
+func (b *inbox) payloadBytes(p packed) ([]byte, bool) {
+	if p.pos > payloadLen || p.n > payloadLen-p.pos {
 		return nil, false
 	}
 	return b.bytes[p.pos : p.pos+p.n], true
@@ -438,7 +438,7 @@ func (q *QP) readPieces(in *inbox, p pull, s *soft.Sink) bool {
 	}
 	if p.count > 1 {
 		size := uint32(unsafe.Sizeof(piece{}))
-		b, ok := in.ringBytes(packed{p.pos, (p.count - 1) * size})
+		b, ok := in.payloadBytes(packed{p.pos, (p.count - 1) * size})
 		if !ok || p.pos%8 != 0 {
 			q.broken(s)
 			return false
@@ -636,7 +636,7 @@ func (q *QP) asked(isAtomic bool) *soft.SendEntry {
 // acceptRead places bytes of the response to an RDMA_READ.
 func (q *QP) acceptRead(in *inbox, p packed, s *soft.Sink) bool {
 	e := q.asked(false)
-	b, ok := in.ringBytes(p)
+	b, ok := in.payloadBytes(p)
 	if e == nil || !ok || uint64(p.n) > e.Length-e.Off {
 		q.broken(s)
 		return false

@@ -15,7 +15,7 @@ import (
 const (
 	// burst limits the bytes that are moved while the QP's lock is held once.
 	burst = 1 << 20
-	// packMax limits the bytes of one slot's payload in the byte ring: small enough that
+	// packMax limits the payload of one slot in the bytes of the inbox: small enough that
 	// both sides copy at the same time.
 	packMax = 16 << 10
 	// pullMin: shorter payload outside arenas is packed. Two copies of that
@@ -451,7 +451,7 @@ func (q *QP) quick(wr *verbs.SendWR) bool {
 
 // sendMessage puts a SEND or an RDMA_WRITE, with or without immediate, into the peer's inbox:
 // the payload if it fits the slot, else where to fetch it, else the payload in pieces through
-// the byte ring. False: there is no room; Off says how much has been sent.
+// the bytes of the inbox. False: there is no room; Off says how much has been sent.
 func (q *QP) sendMessage(e *soft.SendEntry) bool {
 	o := &q.out
 	if !o.room() {
@@ -572,7 +572,7 @@ func (q *QP) pullable(e *soft.SendEntry) bool {
 	return true
 }
 
-// pack copies the next bytes of the payload into the byte ring. False: no room,
+// pack copies the next piece of the payload into the bytes of the inbox. False: no room,
 // or a fault.
 func (q *QP) pack(e *soft.SendEntry, p *packed) bool {
 	want := uint32(min(e.Length-e.Off, packMax))
