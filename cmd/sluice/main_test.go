@@ -548,8 +548,9 @@ func testIgnoredSignal(t *testing.T, b bed) {
 	s := start(t, cmd)
 	s.pids(t, 2)
 	require.NoError(t, s.cmd.Process.Signal(syscall.SIGHUP))
-	require.NoError(t, s.cmd.Process.Signal(syscall.SIGUSR2))
-	require.Equal(t, []string{"got 12", "got 12"}, s.next(t, 2))
+	require.NoError(t, s.cmd.Process.Signal(syscall.SIGUSR1))
+	require.Equal(t, []string{"got 10", "got 10"}, s.next(t, 2))
+	require.NoError(t, s.cmd.Process.Signal(syscall.SIGUSR2)) // the first rank that it ends ends the other
 	require.Equal(t, 5, s.status(t))
 }
 
