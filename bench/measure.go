@@ -70,7 +70,12 @@ func (s *spec) sizeError() error {
 func (s *spec) each() bool { return s.o.each && s.unit == unitLatency && !s.o.mean }
 
 // extent is the layout of messages in the sender's memory, into that in the receiver's.
-func (s *spec) extent() extent { return extent{s.bytes, s.block} }
+func (s *spec) extent() extent {
+	if s.kind == oneshotLayout && s.bytes%lineBytes == 0 {
+		return extent{s.bytes, lineBytes}
+	}
+	return extent{s.bytes, s.block}
+}
 
 func (s *spec) into() extent {
 	if s.o.packed {

@@ -96,7 +96,7 @@ func TestMPIFigures(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"overlap -s 256k -c send,allreduce -t 0.001", "overlap alone,overlap cpu,overlap wait,overlap total,overlap osu,overlap alone,overlap cpu,overlap wait,overlap total,overlap osu"},
 		{"shared -s 8 -c lat,allreduce,halo -t 0.001", "lat mean,lat p99,lat neighbour,allreduce mean,allreduce p99,allreduce neighbour,halo mean,halo p99,halo neighbour"},
-		{"oneshot -s 8,64k -c isend,init -t 0.001", "oneshot,oneshot,oneshot,oneshot"},
+		{"oneshot -s 8,64k -c isend,init,vector -t 0.001", "oneshot,oneshot,oneshot,oneshot,oneshot,oneshot"},
 		{"match -s 8 -w 4 -c unexpected,posted,anysource -t 0.001", "unexpected,posted,anysource"},
 		{"start", "start,start descriptors,start threads,start mappings,start private"},
 	} {

@@ -47,7 +47,7 @@ func procedures() []*pattern {
 			check: someBytes, vary: []dimension{byCount, bySize}, options: "provider sizes=8 count=1,100,1000",
 			short: "Measure a completion queue of many queue pairs, within one process", long: longCQ},
 		{name: "oneshot", layer: layerChannel, top: true, unit: unitLatency, ranks: twoRanks, open: openQMP, declare: declareOneshot, messages: pingPong,
-			vary: []dimension{byKind, byMemoryToo, bySize}, options: "provider kinds=" + oneshotSend + "," + oneshotDeclare + "," + oneshotRebase + "," + oneshotAddress + " memory=alloc,heap sizes=8,4k,256k batch=-1",
+			vary: []dimension{byKind, byMemoryToo, bySize}, options: "provider kinds=" + oneshotKinds + " memory=alloc,heap sizes=8,4k,256k batch=-1",
 			what: "half a round trip", short: "Measure messages that are declared for one use, or get other memory each time", long: longOneshot},
 		{name: "ahead", layer: layerChannel, top: true, unit: unitLatency, figures: map[string]string{"start": unitLatency, "handles": unitCount}, ranks: twoRanks, measure: measureAhead,
 			alone: time.Minute, check: someBytes, vary: []dimension{byMemory, byCount, bySize}, options: "provider memory=alloc sizes=8,16k count=100000",
@@ -319,15 +319,19 @@ func pass(x []float64, kind string) (sum float64) {
 	return sum
 }
 
-const longOneshot = `Measures half a round trip. Each message is one call of Node.Send or Recv (send); or it is
-declared, started, waited for and closed (declare); or it is declared once and gets other memory before each start, with Handle.Rebase
-(rebase) or through package qmp (address). Two buffers alternate.`
+const longOneshot = `Measures half a round trip. Each message is one call of Node.Send or Recv (send), or of Node.SendLayout
+or RecvLayout, in blocks of 64 bytes with gaps of the same length (layout); or it is declared, started, waited for and closed
+(declare); or it is declared once and gets other memory before each start, with Handle.Rebase (rebase) or through package qmp
+(address). Two buffers alternate.`
 
 const (
 	oneshotSend    = "send"
+	oneshotLayout  = "layout"
 	oneshotDeclare = "declare"
 	oneshotRebase  = "rebase"
 	oneshotAddress = "address"
+
+	oneshotKinds = oneshotSend + "," + oneshotLayout + "," + oneshotDeclare + "," + oneshotRebase + "," + oneshotAddress
 )
 
 // oneshot is the series: a ping-pong, each message in the next of two buffers.
@@ -349,6 +353,9 @@ func declareOneshot(ctx context.Context, b *bed, m *measurement) series {
 	case oneshotSend:
 		s.out = func(x []byte) { must(s.node.Send(ctx, x, other)) }
 		s.in = func(x []byte) { must(s.node.Recv(ctx, x, other)) }
+	case oneshotLayout:
+		s.out = func(x []byte) { must(s.node.SendLayout(ctx, s.layout(x), other)) }
+		s.in = func(x []byte) { must(s.node.RecvLayout(ctx, s.layout(x), other)) }
 	case oneshotDeclare:
 		by := func(declare func(channel.Layout, int, ...channel.DeclareOption) (*channel.Handle, error)) func([]byte) {
 			return func(x []byte) {
@@ -385,12 +392,12 @@ func declareOneshot(ctx context.Context, b *bed, m *measurement) series {
 func (s *oneshot) run(n int, samples []int64) { pingpong(s, s.node.Rank() == 0, n, samples) }
 
 func (s *oneshot) send() {
-	s.out(s.outs[s.turn%2][:s.bytes])
+	s.out(s.outs[s.turn%2][:s.span()])
 	s.over(s.node.Rank() != 0)
 }
 
 func (s *oneshot) receive() {
-	s.in(s.ins[s.turn%2][:s.bytes])
+	s.in(s.ins[s.turn%2][:s.span()])
 	s.over(s.node.Rank() == 0)
 }
 

@@ -83,7 +83,7 @@ func TestProcedures(t *testing.T) {
 		{"idle --time 20ms --rounds 2", 1, ""},
 		{"cq --count 10,20 --time 1ms", 2, ",poll,growth,poll-growth"},
 		{"cq --count 1 --time 1ms --provider tcp", 1, ",poll"},
-		{"oneshot --sizes 8,64k --memory alloc --time 1ms", 8, ""},
+		{"oneshot --sizes 8,64k --memory alloc --time 1ms", 10, ""},
 		{"pages --sizes 1M --time 1ms", 2, ""},
 		{"ahead --count 1000 --sizes 8,16k", 2, ",start,handles"},
 		{"start --ranks 3", 1, ",descriptors,threads,mappings,private"},

@@ -405,11 +405,14 @@ func programRows() (list []row) {
 
 	// Messages that are declared for one use, or get other memory each time.
 	for _, provider := range []string{"shm", "tcp"} {
-		for _, kind := range []string{oneshotSend, oneshotDeclare, oneshotRebase, oneshotAddress} {
+		for _, kind := range strings.Split(oneshotKinds, ",") {
 			r := row{suite: "oneshot", layer: layerChannel, pattern: "oneshot", provider: provider, kind: kind, memory: bothMemories, sizes: "8,4k,256k",
 				peers: []string{"mpi oneshot -c isend", "mpi oneshot -c init"}}
-			if kind == oneshotSend {
+			switch kind {
+			case oneshotSend:
 				r.bars = []bar{{limit: 1.3}}
+			case oneshotLayout:
+				r.peers = []string{"mpi oneshot -c vector"}
 			}
 			list = append(list, r)
 		}
