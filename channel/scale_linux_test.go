@@ -27,23 +27,24 @@ func init() {
 
 // weight is what a process holds.
 type weight struct {
-	heap, shared, sockets, goroutines int
+	heap, shared, touched, sockets, goroutines int
 }
 
 func (w weight) minus(o weight) weight {
-	return weight{w.heap - o.heap, w.shared - o.shared, w.sockets - o.sockets, w.goroutines - o.goroutines}
+	return weight{w.heap - o.heap, w.shared - o.shared, w.touched - o.touched, w.sockets - o.sockets, w.goroutines - o.goroutines}
 }
 
 func (w weight) over(n int) weight {
-	return weight{w.heap / n, w.shared / n, w.sockets / n, w.goroutines / n}
+	return weight{w.heap / n, w.shared / n, w.touched / n, w.sockets / n, w.goroutines / n}
 }
 
 func (w weight) String() string {
-	return fmt.Sprintf("%d KiB of heap and stacks, %d KiB of shared memory, %d descriptors, %d goroutines", w.heap>>10, w.shared>>10, w.sockets, w.goroutines)
+	return fmt.Sprintf("%d KiB of heap and stacks, %d KiB of shared memory, %d of them touched, %d descriptors, %d goroutines",
+		w.heap>>10, w.shared>>10, w.touched>>10, w.sockets, w.goroutines)
 }
 
 // held weighs this process: shared memory is what it maps, its own and that of
-// others.
+// others; touched are those pages of it that it has accessed.
 func held() (weight, error) {
 	runtime.GC()
 	runtime.GC() // what has a finalizer, too
@@ -57,7 +58,11 @@ func held() (weight, error) {
 	if err != nil {
 		return weight{}, err
 	}
-	w := weight{heap: int(m.HeapAlloc + m.StackInuse), sockets: len(fds) - 1, goroutines: runtime.NumGoroutine()}
+	touched, err := sharedMemory()
+	if err != nil {
+		return weight{}, err
+	}
+	w := weight{heap: int(m.HeapAlloc + m.StackInuse), touched: touched, sockets: len(fds) - 1, goroutines: runtime.NumGoroutine()}
 	for line := range strings.Lines(string(maps)) {
 		var from, to int
 		if _, err := fmt.Sscanf(line, "%x-%x ", &from, &to); err == nil && strings.Contains(line, "/memfd:") {
