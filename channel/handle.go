@@ -60,15 +60,16 @@ type Handle struct {
 
 // mappedOp is what a message over mapped memory needs of its own.
 type mappedOp struct {
-	tried  uint32                       // the gate has been tried; atomic
-	gated  bool                         // the gate is ours
-	packed bool                         // a send that goes through the pipe
-	past   bool                         // it is packed with GatherPast
-	timed  bool                         // it is timed
-	took   time.Duration                // packing or unpacking it, if it is
-	first  uint64                       // its first piece
-	moved  int                          // bytes of the message put into the pipe, or taken out of it
-	remote atomic.Pointer[remoteLayout] // the other side's layout that was seen last
+	tried   uint32                       // the gate has been tried; atomic
+	awaited uint32                       // it had not come when a caller looked; atomic
+	gated   bool                         // the gate is ours
+	packed  bool                         // a send that goes through the pipe
+	past    bool                         // it is packed with GatherPast
+	timed   bool                         // it is timed
+	took    time.Duration                // packing or unpacking it, if it is
+	first   uint64                       // its first piece
+	moved   int                          // bytes of the message put into the pipe, or taken out of it
+	remote  atomic.Pointer[remoteLayout] // the other side's layout that was seen last
 }
 
 // queueOp is what a message through a queue needs of its own.

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/sluice-hpc/sluice/internal/layout"
+	"github.com/sluice-hpc/sluice/internal/parts"
 	"github.com/sluice-hpc/sluice/internal/wait"
 )
 
@@ -29,7 +30,9 @@ type receiveStream struct {
 	first, last *Handle
 	large       int  // of the active: longer than eagerMax
 	releases    uint // how often the lock has been released during a copy
-	users       int  // handles; under the peer's mu
+	trail       parts.Trail
+	heard       uint64 // receives that have ended; atomic
+	users       int    // handles; under the peer's mu
 }
 
 // start begins a receive.
@@ -61,6 +64,7 @@ func (s *receiveStream) start(h *Handle) error {
 	s.last = h
 	h.gated, h.moved = false, 0
 	wait.StoreRelaxed32(&h.tried, 0)
+	wait.StoreRelaxed32(&h.awaited, 0)
 	h.setPhase(phaseWaiting)
 	if h.shape.Len() > eagerMax {
 		s.large++
@@ -97,6 +101,7 @@ func (s *receiveStream) finish(h *Handle, err error) {
 	if h.gated {
 		s.gates[h.k%ringSlots] = nil
 	}
+	wait.StoreRelaxed64(&s.heard, s.heard+1)
 	h.err = err
 	h.end(phaseReceived)
 }
@@ -131,7 +136,11 @@ func (s *receiveStream) test(h *Handle) (bool, error) {
 		if r != nil {
 			if w := atomic.LoadUint64(&r.slots[h.k%ringSlots].word); w>>16 != h.k && (atomic.LoadUint32(&h.tried) != 0 || h.shape.Len() <= gateMin) &&
 				s.peer.state.Load() < peerFailed {
+				wait.StoreRelaxed32(&h.awaited, 1)
 				return false, nil
+			}
+			if atomic.LoadUint32(&h.awaited) != 0 {
+				s.fetch(h, r)
 			}
 		} else if s.peer.state.Load() < peerFailed {
 			return false, nil
@@ -142,6 +151,18 @@ func (s *receiveStream) test(h *Handle) (bool, error) {
 		return true, h.err
 	}
 	return false, nil
+}
+
+// fetch begins to fetch a message that has just come, before the lock is taken: where its lines are known without
+// the slot, the CPU does so while the slot is still on its way.
+func (s *receiveStream) fetch(h *Handle, r *ring) {
+	switch n := h.shape.Len(); {
+	case n <= slotData || n > eagerMax || n > gateMin && h.reachable:
+	case n <= inlineMax:
+		wait.Prefetches(&r.more[h.k%ringSlots][0], n-slotData)
+	default:
+		s.trail.Fetch(r.data[:], uint32(n))
+	}
 }
 
 // further makes progress on a receive, for any goroutine.
@@ -277,6 +298,7 @@ func (s *receiveStream) take(h *Handle, r *ring, w uint64, failed bool) {
 			s.finish(h, h.broken("eager message of %d bytes at %#x", size, off))
 			return
 		}
+		s.trail.Follow(off, size)
 		if h.flat != nil {
 			layout.Copy(h.flat, r.data[off:off+size])
 		} else {

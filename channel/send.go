@@ -23,6 +23,7 @@ type sendStream struct {
 	fenced  bool       // publishing needs a full fence: see peer.fenced
 	freed   uint64     // every k up to here has been taken
 	data    parts.Area // of the ring
+	heard   uint64     // receives from the peer that had ended when the place of a message was prepared last
 	pending []*Handle  // started but not in the ring: no connection, or no slot
 	offered [ringSlots]*Handle
 
@@ -218,7 +219,25 @@ func (s *sendStream) publishEager(h *Handle, slot *slot) bool {
 	slot.setEager(off, uint32(n))
 	h.setPhase(phaseSent)
 	s.store(&slot.word, key(h.k, slotEager<<8))
+	s.touch(uint32(n))
 	return true
+}
+
+// touch prepares the place of the next message, if the peer answers each.
+func (s *sendStream) touch(n uint32) {
+	in := s.peer.in0.Load()
+	if in == nil {
+		return
+	}
+	heard := atomic.LoadUint64(&in.heard)
+	if heard == s.heard {
+		return
+	}
+	s.heard = heard
+	if !s.data.Room(n) {
+		s.reap()
+	}
+	s.data.Touch(s.r.data[:], n, s.freed)
 }
 
 // publishMoved copies a message of eager size straight into the waiting receive; false if there

@@ -76,6 +76,8 @@ type lanes struct {
 	in     *lane
 	seen   uint32 // lines taken
 	many   bool   // messages come faster than the lane is polled
+	trail  parts.Trail
+	long   uint32 // bytes of the last message that was not in its line
 	told   uint32 // how many of them the peer knows of
 	untold uint32 // bytes of data since then
 	qpSeen uint16 // packets that have come by the queue pair
@@ -90,6 +92,7 @@ type lanes struct {
 	lines  uint64     // written, like sent, which has fewer bits
 	data   parts.Area // of out
 	heard  laneHeard  // when the last message longer than laneShort was written
+	asked  laneHeard  // when the place of a message was prepared last
 	qpSent uint16     // packets that have gone by the queue pair
 }
 
@@ -184,7 +187,7 @@ func (c *rcCarrier) lane(n int) (*laneLine, []byte) {
 		if !c.laneRoom() {
 			return nil, nil
 		}
-		if at, ok = s.data.Enter(s.lines+1, uint32(n), s.lines-uint64(s.sent+laneLines-s.room)); !ok {
+		if at, ok = s.data.Enter(s.lines+1, uint32(n), s.taken()); !ok {
 			return nil, nil
 		}
 	}
@@ -194,6 +197,9 @@ func (c *rcCarrier) lane(n int) (*laneLine, []byte) {
 	b.at = at
 	return b, s.out.data[at:][:n]
 }
+
+// taken is the number of the last line that the peer is known to have taken.
+func (s *lanes) taken() uint64 { return s.lines - uint64(s.sent+laneLines-s.room) }
 
 // laneRoom reads the peer's progress; false if there is no room for a line.
 func (c *rcCarrier) laneRoom() bool {
@@ -222,6 +228,12 @@ func (c *rcCarrier) sendLine(b *laneLine, p *pair, tag int32, cid, srqid uint64,
 	wait.PrefetchWrite(&s.out.lines[(s.sent+laneAhead)%laneLines].word)
 	if atomic.LoadUint32(&s.out.asleep) != 0 {
 		c.wake()
+	}
+	if h := (laneHeard{s.seen, s.qpSeen}); n > laneInline && h != s.asked && s.out != nil {
+		s.asked = h
+		if s.data.Room(uint32(n)) || c.laneRoom() {
+			s.data.Touch(s.out.data[:], uint32(n), s.taken())
+		}
 	}
 }
 
@@ -255,6 +267,9 @@ func (c *rcCarrier) pollLane() bool {
 		word := atomic.LoadUint64(&b.word)
 		if uint32(word) != s.seen+1 || uint16(word>>48) != s.qpSeen {
 			break // a packet of the queue pair comes first
+		}
+		if !s.many && s.long > 0 {
+			s.trail.Fetch(s.in.data[:], s.long)
 		}
 		if err := c.takeLine(b, word); err != nil {
 			c.l.lost(err)
@@ -307,6 +322,8 @@ func (c *rcCarrier) takeLine(b *laneLine, word uint64) error {
 		}
 		data = s.in.data[at:]
 		s.untold += n
+		s.long = n
+		s.trail.Follow(at, n)
 	}
 	data = data[:n]
 	if int(h.dest) >= len(l.e.processes) || int(h.src) >= len(c.peers) || l.left {

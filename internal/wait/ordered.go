@@ -33,3 +33,6 @@ func PrefetchWrite(*uint64) {}
 
 // Prefetch does nothing here; elsewhere it fetches the line of p for reading.
 func Prefetch(*uint64) {}
+
+// Prefetches does nothing here; elsewhere it fetches the lines of n > 0 bytes from p on for reading.
+func Prefetches(*byte, int) {}

@@ -39,3 +39,15 @@ TEXT ·Prefetch(SB), NOSPLIT, $0-8
 	MOVQ p+0(FP), AX
 	PREFETCHT0 (AX)
 	RET
+
+// func Prefetches(p *byte, n int)
+TEXT ·Prefetches(SB), NOSPLIT, $0-16
+	MOVQ p+0(FP), AX
+	MOVQ n+8(FP), BX
+	ADDQ AX, BX
+again:
+	PREFETCHT0 (AX)
+	ADDQ $64, AX
+	CMPQ AX, BX
+	JLT  again
+	RET

@@ -38,3 +38,15 @@ TEXT ·Prefetch(SB), NOSPLIT, $0-8
 	MOVD p+0(FP), R0
 	PRFM (R0), PLDL1KEEP
 	RET
+
+// func Prefetches(p *byte, n int)
+TEXT ·Prefetches(SB), NOSPLIT, $0-16
+	MOVD p+0(FP), R0
+	MOVD n+8(FP), R1
+	ADD  R0, R1
+again:
+	PRFM (R0), PLDL1KEEP
+	ADD  $64, R0
+	CMP  R1, R0
+	BLT  again
+	RET

@@ -42,3 +42,8 @@ func PrefetchWrite(p *uint64)
 //
 //go:noescape
 func Prefetch(p *uint64)
+
+// Prefetches is [Prefetch] for the lines of n > 0 bytes from p on, which begin with a line.
+//
+//go:noescape
+func Prefetches(p *byte, n int)

@@ -132,6 +132,7 @@ type outbox struct {
 	acked     uint32     // slots that the peer has consumed
 	slotsSent uint64     // sent, which has fewer bits
 	payload   parts.Area // of bytes; consuming a slot frees its payload
+	asked     uint32     // slots of the peer that had been consumed when the place of a payload was prepared last
 }
 
 // room says whether another slot may be written.
@@ -147,11 +148,23 @@ func (o *outbox) take(n uint32) (pos uint32, b []byte, ok bool) {
 	}
 	k := o.slotsSent + 1
 	if pos, ok = o.payload.Next(k, n); !ok {
-		if pos, ok = o.payload.Enter(k, n, o.slotsSent-uint64(o.sent-o.acked)); !ok {
+		if pos, ok = o.payload.Enter(k, n, o.taken()); !ok {
 			return 0, nil, false
 		}
 	}
 	return pos, o.bytes[pos : pos+n], true
+}
+
+// taken is how many slots the peer has consumed.
+func (o *outbox) taken() uint64 { return o.slotsSent - uint64(o.sent-o.acked) }
+
+// prepare prepares the place of the next payload, of n bytes like the last, if the peer answers each: seen
+// slots of it have been consumed.
+func (o *outbox) prepare(n, seen uint32) {
+	if seen != o.asked {
+		o.asked = seen
+		o.payload.Touch(o.bytes[:], n, o.taken())
+	}
 }
 
 // advance counts the next slot, which is complete but for its flag.

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-hpc/sluice/internal/parts"
 	"github.com/sluice-hpc/sluice/internal/wait"
 	"github.com/sluice-hpc/sluice/verbs"
 	"github.com/sluice-hpc/sluice/verbs/internal/soft"
@@ -41,6 +42,8 @@ type QP struct {
 	seen      uint32 // atomic: slots consumed
 	published uint32 // atomic: slots consumed, as last acknowledged to the peer
 	lastAck   uint64 // atomic: inbox.ack as last acted upon
+	trail     parts.Trail
+	packed    uint32 // bytes of the last payload that was not in its slot
 	msg       message
 	answers   []answer // RDMA_READs and atomics of the peer to respond to, oldest first
 	deaf      bool     // a request was refused: the peer must reset and reconnect

@@ -162,6 +162,9 @@ func (q *QP) receive(in *inbox, s *soft.Sink) int {
 			q.msg.cut = true
 			return n
 		}
+		if n == 0 && uint8(flag>>40)&bitPacked != 0 && q.packed > 0 {
+			q.trail.Fetch(in.bytes[:], q.packed)
+		}
 		sl := &in.slots[q.seen&slotMask]
 		if !q.msg.active && q.quickReceive(sl, flag, s) {
 			n++
@@ -411,6 +414,8 @@ func (q *QP) acceptPacked(in *inbox, p packed, s *soft.Sink) bool {
 		q.broken(s)
 		return false
 	}
+	q.trail.Follow(p.pos, p.n)
+	q.packed = p.n
 	if !q.place(b, s) {
 		return false
 	}

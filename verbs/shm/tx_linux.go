@@ -513,7 +513,11 @@ func (q *QP) sendMessage(e *soft.SendEntry) bool {
 	q.publish(sl, op, bits|bitPacked, 0)
 	q.packing = true
 	q.wakePeer()
-	return q.sendMore(e)
+	if !q.sendMore(e) {
+		return false
+	}
+	o.prepare(uint32(e.Length), atomic.LoadUint32(&q.seen))
+	return true
 }
 
 func (q *QP) sendInline(e *soft.SendEntry, sl *slot, dst []byte, op, bits uint8) bool {
