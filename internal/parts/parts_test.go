@@ -13,7 +13,7 @@ import (
 // parts.
 func TestArea(t *testing.T) {
 	r := rand.New(rand.NewPCG(41, 42))
-	for range 500 {
+	for range 150 {
 		type message struct{ off, n uint32 }
 		var a Area
 		mem := make([]byte, Len)
