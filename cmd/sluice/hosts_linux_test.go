@@ -152,7 +152,7 @@ func testHosts(t *testing.T, b bed) {
 // aside says that a line is no output of the program, but what is said of a host with fewer CPUs than ranks,
 // or of ranks that are late because hosts are busy.
 func aside(line string) bool {
-	return strings.HasPrefix(line, "host ") || strings.Contains(line, " WARN waiting for ") || strings.Contains(line, "; still waiting: ")
+	return strings.HasPrefix(line, "host ") || ranks.Late(line)
 }
 
 // listening prints the addresses at which TCP sockets of this network namespace listen.
