@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-hpc/sluice/internal/boot"
 	"github.com/sluice-hpc/sluice/internal/launch"
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	procs "github.com/sluice-hpc/sluice/internal/test/ranks"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -52,7 +53,7 @@ func output(t *testing.T, args ...string) []byte {
 	cmd.Stderr = &told
 	out, err := cmd.Output()
 	require.NoError(t, err, "%v\n%s", args, told.Bytes())
-	require.Empty(t, told.String(), "no progress line, no error")
+	require.Empty(t, procs.Prompt(told.String()), "no progress line, no error")
 	return out
 }
 
@@ -220,7 +221,8 @@ func TestCSV(t *testing.T) {
 	}
 }
 
-// inJob runs a command as the ranks of a job of ours, as "sluice run" does.
+// inJob runs a command as the ranks of a job of ours, as "sluice run" does, and returns what they say of
+// the measurement.
 func inJob(t *testing.T, size int, args ...string) (launch.Result, string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), bound)
@@ -228,7 +230,7 @@ func inJob(t *testing.T, size int, args ...string) (launch.Result, string) {
 	var out bytes.Buffer
 	r, err := launch.Run(ctx, launch.Options{Size: size, Args: args, Env: environment(), Stdout: &out, Stderr: &out})
 	require.NoError(t, err)
-	return r, out.String()
+	return r, procs.Prompt(out.String())
 }
 
 func TestInJob(t *testing.T) {

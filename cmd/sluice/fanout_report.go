@@ -113,12 +113,20 @@ func newFanoutProgress(active bool) *fanoutProgress {
 		return show
 	}
 	show.stopped = make(chan struct{})
-	show.bar = progress.NewWriter()
-	show.bar.SetOutputWriter(os.Stderr)
-	show.bar.SetUpdateFrequency(progressEvery)
-	show.bar.SetTrackerLength(25)
-	show.bar.Style().Visibility.ETA = true
+	show.bar = newBar(os.Stderr)
 	return show
+}
+
+// newBar returns a line that Render draws until Stop, or until its tracker is done: Stop has no effect before
+// Render has begun.
+func newBar(w io.Writer) progress.Writer {
+	bar := progress.NewWriter()
+	bar.SetOutputWriter(w)
+	bar.SetUpdateFrequency(progressEvery)
+	bar.SetTrackerLength(25)
+	bar.SetAutoStop(true)
+	bar.Style().Visibility.ETA = true
+	return bar
 }
 
 // begin shows how much of the inputs has been read, until stop.

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jedib0t/go-pretty/v6/progress"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/fanout/eventgen"
@@ -380,6 +381,23 @@ func testGenerate(t *testing.T, b bed) {
 	require.Equal(t, statusDamaged, again.status)
 	require.True(t, strings.HasPrefix(e.stdout, again.stdout))
 	require.Contains(t, again.stderr, fmt.Sprintf("-: ring: byte %d: ", len(again.stdout)))
+}
+
+// TestBarStoppedFirst: the line ends also where its end is known before it is drawn for the first time.
+func TestBarStoppedFirst(t *testing.T) {
+	var b bytes.Buffer
+	bar := newBar(&b)
+	tracker := &progress.Tracker{Message: "3 items written", Total: 9, AutoStopDisabled: true}
+	bar.AppendTracker(tracker)
+	tracker.MarkAsDone()
+	bar.Stop()
+	drawn := make(chan struct{})
+	go func() {
+		defer close(drawn)
+		bar.Render()
+	}()
+	ranks.Closes(t, drawn)
+	require.Contains(t, b.String(), "3 items written")
 }
 
 // TestFanoutReport: the help names no field, but the JSON has all that are of use.

@@ -282,7 +282,7 @@ func TestFleetLost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			pid := filepath.Join(t.TempDir(), "pid")
 			o := across(t, options(t, 4, "told"), `[ "$1" = b ] && echo $$ >`+pid)
-			o.Hosts.Silence = c.silence
+			o.Hosts.Silence, o.KillGrace = c.silence, limit
 			r := startKnown(t, o)
 			text, err := os.ReadFile(pid)
 			require.NoError(t, err)

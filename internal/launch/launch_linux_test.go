@@ -334,7 +334,7 @@ func TestManyRanks(t *testing.T) {
 	for _, s := range ends() {
 		before := threads(t)
 		o := sleepers(manyRanks)
-		o.Signals = Signals()
+		o.Signals, o.KillGrace = Signals(), limit
 		r := startRun(t, o)
 		r.out.next(t, manyRanks)
 		require.Less(t, threads(t)-before, manyRanks/2)

@@ -293,7 +293,7 @@ func TestKill(t *testing.T) {
 		grace time.Duration
 		want  int
 	}{
-		{"default grace", 0, 128 + int(syscall.SIGTERM)},
+		{"grace", limit, 128 + int(syscall.SIGTERM)},
 		{"no grace", -1, 128 + int(syscall.SIGKILL)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -305,6 +305,17 @@ func TestKill(t *testing.T) {
 			require.Equal(t, 1, r.First)
 			require.Equal(t, 7, r.ExitStatus())
 		})
+	}
+}
+
+// TestDefaultGrace: ranks have a time to end unless their job has another.
+func TestDefaultGrace(t *testing.T) {
+	for given, want := range map[time.Duration]time.Duration{0: DefaultKillGrace, time.Second: time.Second, -1: -1} {
+		o := options(t, 1, "wait")
+		o.KillGrace = given
+		j, err := newJob(o)
+		require.NoError(t, err)
+		require.Equal(t, want, j.KillGrace)
 	}
 }
 
@@ -385,6 +396,7 @@ func (r *running) ended(t *testing.T, reason error) Result {
 func TestContext(t *testing.T) {
 	for act, status := range map[string]int{"wait": 143, "stubborn": 137} {
 		o := options(t, 2, act)
+		o.KillGrace = limit
 		if act == "stubborn" {
 			o.KillGrace = 50 * time.Millisecond
 		}

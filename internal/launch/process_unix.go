@@ -47,6 +47,29 @@ func exitStatus(s syscall.WaitStatus) int {
 	return s.ExitStatus()
 }
 
+// readNow reads what is in a pipe. It does not wait: an empty one is at its end.
+func readNow(f *os.File, b []byte) (n int, err error) {
+	if err := f.SetReadDeadline(time.Time{}); err != nil {
+		return 0, err
+	}
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	failed := conn.Read(func(fd uintptr) bool {
+		for n, err = unix.Read(int(fd), b); err == unix.EINTR; n, err = unix.Read(int(fd), b) {
+		}
+		return true
+	})
+	switch {
+	case failed != nil:
+		return 0, failed
+	case err == nil && n > 0:
+		return n, nil
+	}
+	return 0, io.EOF
+}
+
 // foreground reads a terminal while this process is in its foreground, until ended: a process in the
 // background is stopped for it (SIGTTIN).
 type foreground struct {

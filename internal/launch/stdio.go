@@ -174,26 +174,19 @@ func (o *output) finish(d time.Duration) error {
 // means that the writers are gone: what they have left is still passed on.
 func drain(r *os.File, write func([]byte) error) error {
 	b := make([]byte, 32<<10)
-	left := -1 // bytes; not limited before the deadline
-	for left != 0 {
-		n, err := r.Read(b)
+	read := r.Read
+	for left := maxPipe; left > 0; {
+		n, err := read(b)
 		if n > 0 {
 			if err := write(b[:n]); err != nil {
 				return err
 			}
-			if left > 0 {
-				left = max(left-n, 0)
-			}
 		}
 		switch {
-		case errors.Is(err, os.ErrDeadlineExceeded) && left < 0:
-			// The time may have passed while writing. Look once more, waiting only for a moment.
-			left = maxPipe
+		case errors.Is(err, os.ErrDeadlineExceeded): // it may have passed while writing
+			read = func(b []byte) (int, error) { n, err := readNow(r, b); left -= n; return n, err }
 		case err != nil:
 			return write(nil)
-		}
-		if left > 0 {
-			r.SetReadDeadline(time.Now().Add(time.Millisecond))
 		}
 	}
 	return write(nil)

@@ -264,6 +264,6 @@ func TestTCP(t *testing.T) {
 	conn, err := Dial(t.Context(), []string{"127.0.0.3:" + port, stranger, good}, o)
 	require.NoError(t, err)
 	require.Equal(t, good, conn.RemoteAddr().String())
-	require.Equal(t, []string{"127.0.0.3:" + port, stranger}, failed)
+	require.Subset(t, []string{"127.0.0.3:" + port, stranger}, failed) // as far as each had its answer before the next was tried
 	require.NoError(t, conn.Close())
 }

@@ -15,23 +15,26 @@ import (
 
 // SLUICE_PORTS: every listener at a port of the system's choice has one of these, until none is left.
 func TestPorts(t *testing.T) {
-	l := ranks.Listen(t)
-	first := l.Addr().(*net.TCPAddr).Port
-	last := min(first+5, 65535)
-	value := strconv.Itoa(first) + "-" + strconv.Itoa(last)
-	t.Setenv(EnvPorts, value)
-	seen := map[int]bool{first: true}
+	var first, last int
+	var value string
 	var err error
-	for {
-		var ln net.Listener
-		if ln, err = ListenLoopback(t.Context()); err != nil {
-			break
+	for seen := map[int]bool{}; len(seen) <= last-first; { // a port that another process has may become free
+		first = ranks.Listen(t).Addr().(*net.TCPAddr).Port
+		last = min(first+5, 65535)
+		value = strconv.Itoa(first) + "-" + strconv.Itoa(last)
+		t.Setenv(EnvPorts, value)
+		seen = map[int]bool{first: true}
+		for {
+			var ln net.Listener
+			if ln, err = ListenLoopback(t.Context()); err != nil {
+				break
+			}
+			defer ln.Close()
+			port := ln.Addr().(*net.TCPAddr).Port
+			require.False(t, seen[port])
+			require.True(t, port >= first && port <= last, port)
+			seen[port] = true
 		}
-		defer ln.Close()
-		port := ln.Addr().(*net.TCPAddr).Port
-		require.False(t, seen[port])
-		require.True(t, port >= first && port <= last, port)
-		seen[port] = true
 	}
 	var setting *SettingError
 	require.ErrorAs(t, err, &setting)

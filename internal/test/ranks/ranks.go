@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -300,6 +301,23 @@ func Caught(do func() error) (err error) {
 		}
 	}()
 	return do()
+}
+
+// Late says that a line is a rank's warning that others let it wait, which is in its output or not as the host is
+// busy or idle.
+func Late(line string) bool {
+	return strings.Contains(line, "waiting for ") && strings.Contains(line, "WARN") || strings.Contains(line, "; still waiting: ")
+}
+
+// Prompt returns what ranks have written without the lines of [Late].
+func Prompt(text string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		if !Late(line) {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
 }
 
 // ReadFile returns what a file contains.

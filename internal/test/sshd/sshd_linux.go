@@ -61,7 +61,7 @@ func New(t testing.TB, n int, scratch string, settings ...string) *Cluster {
 	c.write("ssh_config", config.String())
 	c.write("sshd_config", strings.Join(append([]string{
 		"HostKey " + c.file("key"), "AuthorizedKeysFile " + c.file("key.pub"), "StrictModes no", "UsePAM no", "PermitRootLogin yes",
-		"PidFile none", "UseDNS no", "SetEnv TMPDIR=/run/tmp", "MaxStartups 200",
+		"PidFile " + pidFile, "UseDNS no", "SetEnv TMPDIR=/run/tmp", "MaxStartups 200",
 	}, settings...), "\n")+"\n")
 	for i := 1; i <= n; i++ {
 		c.hosts = append(c.hosts, c.boot(i, scratch))
@@ -83,12 +83,16 @@ func (c *Cluster) Host(i int) *Host { return c.hosts[i] }
 
 const spaces = syscall.CLONE_NEWNS | syscall.CLONE_NEWUTS
 
-// boot starts sshd on a host. The shell that is its first process ends with its standard input, and has the
-// kernel end all others.
+// pidFile is what sshd writes once it listens: it goes into the background before that.
+const pidFile = "/run/sshd.pid"
+
+// boot starts sshd on a host, which listens when boot returns. The shell that is its first process ends with its
+// standard input, and has the kernel end all others.
 func (c *Cluster) boot(i int, scratch string) *Host {
 	const script = `mount --make-rprivate / && mount -t proc proc /proc && mount -t tmpfs run /run && mkdir -m 755 /run/sshd &&
-		mkdir /run/tmp && mount -t tmpfs -o "size=$3" tmp /run/tmp && hostname "$1" && "$(command -v sshd)" -f "$2" -E /run/log && echo ready && read end`
-	cmd := exec.Command("sh", "-c", script, "sh", c.Name(i), c.file("sshd_config"), scratch)
+		mkdir /run/tmp && mount -t tmpfs -o "size=$3" tmp /run/tmp && hostname "$1" && "$(command -v sshd)" -f "$2" -E /run/log || exit
+		until [ -e "$4" ]; do sleep 0.01; done; echo ready && read end`
+	cmd := exec.Command("sh", "-c", script, "sh", c.Name(i), c.file("sshd_config"), scratch, pidFile)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: spaces | syscall.CLONE_NEWPID}
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
 	cmd.Stderr = os.Stderr
@@ -102,7 +106,9 @@ func (c *Cluster) boot(i int, scratch string) *Host {
 		in.Close()
 		cmd.Wait()
 	})
+	late := time.AfterFunc(ranks.Limit, func() { cmd.Process.Kill() })
 	line, err := bufio.NewReader(out).ReadString('\n')
+	late.Stop()
 	require.NoError(c.t, err)
 	require.Equal(c.t, "ready\n", line)
 	h.init = cmd.Process
