@@ -144,14 +144,16 @@ func TestMistakes(t *testing.T) {
 
 func (m *mistake) play(t *testing.T) {
 	ctx := ranks.Within(t)
-	ln := ranks.Listen(t)
-	server := ln.Addr().String()
-	t.Cleanup(func() { ln.Close() })
-	switch {
-	case m.listens != nil:
-		m.listens(t, ln)
-	case m.at != 0: // rank 0 listens there
-		server = ranks.Free(t)
+	server := ranks.Free(t) // rank 0 listens there, at last
+	var before net.Listener
+	if m.listens != nil || m.at == 0 {
+		var err error
+		before, err = net.Listen("tcp", server)
+		require.NoError(t, err)
+		t.Cleanup(func() { before.Close() })
+	}
+	if m.listens != nil {
+		m.listens(t, before)
 	}
 	begin := time.Now()
 	var outputs [3]*logbuf.Buffer
@@ -198,12 +200,12 @@ func (m *mistake) play(t *testing.T) {
 		says(0, fmt.Sprintf("rendezvous: joined rank=%d ", 3-m.at))
 	case m.at == 0: // and for seconds after its own: the others try already
 		end, _ := ctx.Deadline()
-		require.NoError(t, ln.(*net.TCPListener).SetDeadline(end))
-		one, err := ln.Accept()
+		require.NoError(t, before.(*net.TCPListener).SetDeadline(end))
+		one, err := before.Accept()
 		require.NoError(t, err)
-		other, err := ln.Accept()
+		other, err := before.Accept()
 		require.NoError(t, err)
-		require.NoError(t, errors.Join(ln.Close(), one.Close(), other.Close()))
+		require.NoError(t, errors.Join(before.Close(), one.Close(), other.Close()))
 	}
 	if m.at >= 0 {
 		start(m.at)

@@ -169,8 +169,8 @@ func TestAgeOfYoung(t *testing.T) {
 	r, _ := receive(t, n, 0, 8)
 	n.ticks.Store(8)
 	require.NoError(t, r.Start())
-	require.Contains(t, r.describeState(7), "for 0 s")
-	require.Contains(t, r.describeState(11), "for 3 s")
+	require.Contains(t, r.describeState(r.began-1), "for 0 s")
+	require.Contains(t, r.describeState(r.began+3), "for 3 s")
 }
 
 // TestWakes: a peer that sleeps is woken, and that is counted; one that is awake

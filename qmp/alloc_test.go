@@ -62,23 +62,31 @@ func TestWaitAllocs(t *testing.T) {
 		return r[i].Start() == nil && r[i].Wait() == nil && s[i].Start() == nil && s[i].Wait() == nil
 	}
 	const rounds = 300
-	done := make(chan bool)
-	go func() {
-		ok := true
-		for range rounds + 12 {
-			ok = ok && echo(1)
-		}
-		done <- ok
-	}()
 	send := func() {
 		if s[0].Start() != nil || s[0].Wait() != nil || r[0].Start() != nil || r[0].Wait() != nil {
 			t.Error("no answer")
 		}
 	}
-	for range 11 {
-		send()
+	count := func() float64 {
+		done := make(chan bool)
+		go func() {
+			ok := true
+			for range rounds + 12 {
+				ok = ok && echo(1)
+			}
+			done <- ok
+		}()
+		for range 11 {
+			send()
+		}
+		n := testing.AllocsPerRun(rounds, send)
+		require.True(t, <-done)
+		return n
 	}
-	allocs := testing.AllocsPerRun(rounds, send)
-	require.True(t, <-done)
+	// Where a call takes long, what goes on beside it adds to a count.
+	allocs := count()
+	for i := 0; i < 10 && allocs > 0; i++ {
+		allocs = min(allocs, count())
+	}
 	require.Zero(t, allocs)
 }

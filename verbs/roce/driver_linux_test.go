@@ -97,12 +97,19 @@ func TestLog(t *testing.T) {
 	l := newLive(1, faults{})
 	defer l.later.Stop()
 	logged := make(records)
+	t.Cleanup(func() { close(logged) }) // after the sides
 	open := func(cfg verbs.Config) *side {
 		a, err := l.open("memory0", cfg, func(w *liveWire) wire { return w })
 		require.NoError(t, err)
 		return newSide(t, a, 4)
 	}
 	a, b := open(verbs.Config{Logger: slog.New(logged)}), open(verbs.Config{})
+	t.Cleanup(func() {
+		go func() {
+			for range logged { // while it is closed, too: its peer goes on
+			}
+		}()
+	})
 	a.connect(t, b, usual, false)
 	num := b.qp.Num
 	require.NoError(t, b.qp.Close())

@@ -400,8 +400,9 @@ func useAfterClose(t *testing.T, s *suite) {
 // waitersEnd: calls blocked in an object return when it, or its context, is closed.
 func waitersEnd(t *testing.T, s *suite) {
 	leak.Check(t)
-	ctx := within(t)
-	for i := range 12 {
+	const rounds = 12
+	ctx := withinRounds(t, rounds)
+	for i := range rounds {
 		n, err := openNode(s.Device, s.Config, s.Near)
 		require.NoError(t, err)
 		ch, err := n.ctx.CreateCompChannel()

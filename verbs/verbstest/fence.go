@@ -102,10 +102,10 @@ func peerStopped(t *testing.T, s *suite) {
 	short.Config.PeerTimeout = time.Second
 	short.in(t, []place{processes}, func(w *world) {
 		const size = 1 << 20
-		w.ctx = within(w.t)
 		rng := seeded(s.Seed, w.t.Name())
 		src := []*mem{w.alloc(w.far, size, 0, own).fill(1), w.alloc(w.far, size, 0, own).fill(2)}
 		rounds := need.InShort(1, max(2, s.Rounds/5))
+		w.ctx = withinRounds(w.t, 4*rounds) // each may take the peer timeout
 		for round := range rounds {
 			near, far := w.pair(qpSpec{}, steady)
 			dst := w.alloc(w.near, size, verbs.AccessAll, own)
