@@ -89,9 +89,7 @@ func (a *Area) Touch(mem []byte, n uint32, taken uint64) {
 		}
 		a.at, a.end = p*size, (p+1)*size
 	}
-	for lines := mem[a.at : a.at+room]; len(lines) > 0; lines = lines[align:] {
-		lines[0] = 0
-	}
+	wait.TakeLines(mem[a.at : a.at+room])
 }
 
 // Trail is what the receiver knows of the places of messages. One goroutine at a time calls Follow; others may call

@@ -228,8 +228,22 @@ func (o *Op) begin() phase {
 	l.publish(c.Signature, o.stamp(), flags, t.lag(o.number))
 	wait.PrefetchWrite(&t.line(t.me, o.number+1).up.word) // for the next operation, while this one waits
 	t.carrier.Wake()
+	if n := c.form.touch; n > 0 {
+		o.touch(n)
+	}
 	return phaseUp
 }
+
+// touch takes the lines of the data of the next operation, which is probably as long, from the members that have
+// read them last, while this one waits for the others.
+func (o *Op) touch(n int) {
+	if t, next := o.team, o.number+1; next == t.next && (next <= slots || t.minDone >= next-slots) {
+		wait.TakeLines(t.data(t.me, next)[:n])
+	}
+}
+
+// touchMin: an allreduce of 512 bytes takes 0.76 to 0.97 times as long with touch, one of 256 bytes 1.08 times.
+const touchMin = 512
 
 // form is the method by which a call is performed.
 type form struct {
@@ -240,6 +254,7 @@ type form struct {
 	shared bool // see shareMin
 	places bool // this member tells the others where it gets its blocks: see tell
 	to     int  // lines to read
+	touch  int  // bytes of its slot that this member writes again and again, if it waits for others
 	size   int  // the longest vector, or block, as far as known
 }
 
@@ -247,7 +262,7 @@ type form struct {
 func (o *Op) form() form {
 	t, c := o.team, o.call
 	from, to := c.needs(t.me, t.size)
-	f := form{known: true}
+	f, total := form{known: true}, 0
 	if c.Uneven {
 		f.size, f.long = o.own(), true
 		switch n := o.fits(DataSize); c.Kind {
@@ -260,7 +275,7 @@ func (o *Op) form() form {
 		f.size = o.most()
 		f.long = f.size > o.fits(DataSize)
 		f.shared = c.Kind == coll.Allreduce && !f.long && t.size > 2 && f.size >= shareMin
-		total := f.size
+		total = f.size
 		if blockwise(c.Kind) {
 			total *= t.size
 		}
@@ -273,6 +288,9 @@ func (o *Op) form() form {
 		f.to = to - from - 1
 	default:
 		f.to = to - from
+	}
+	if !f.long && f.to > 0 && total >= touchMin {
+		f.touch = total
 	}
 	return f
 }

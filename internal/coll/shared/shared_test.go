@@ -364,6 +364,51 @@ func TestLater(t *testing.T) {
 	require.Len(t, moves, 3, "in each way of several members")
 }
 
+// As many operations as there are slots are under way, begun in either order: what each prepares for the next one
+// is not the data of another.
+func TestSlots(t *testing.T) {
+	r := rand.New(rand.NewPCG(81, 82))
+	const size = 2
+	for _, kind := range []coll.Kind{coll.Allreduce, coll.Reduce, coll.Allgather, coll.Alltoall} {
+		for _, backwards := range []bool{false, true} {
+			h := newHeap(size, Flat, true)
+			for round := range 3 {
+				var jobs [slots]job
+				var ops [size][slots]Op
+				for k := range jobs {
+					jobs[k] = serial(r, kind, size, 2*touchMin/elem, k%size, false, false)
+				}
+				for i, team := range h.teams {
+					for k := range jobs {
+						team.Enqueue(&ops[i][k], &jobs[k].calls[i])
+					}
+					for k := range jobs {
+						if backwards {
+							k = slots - 1 - k
+						}
+						ops[i][k].Release()
+						require.NoError(t, team.Advance())
+					}
+				}
+				for left := 1; left > 0; {
+					left = 0
+					for i, team := range h.teams {
+						require.NoError(t, team.Advance())
+						for k := range jobs {
+							if !ops[i][k].Over() {
+								left++
+							}
+						}
+					}
+				}
+				for k := range jobs {
+					jobs[k].check(t, fmt.Sprintf("%v %d of round %d, backwards: %v", kind, k, round, backwards))
+				}
+			}
+		}
+	}
+}
+
 // Elements may be so long that a piece has fewer than there are members, and pieces as long as a
 // buffer is.
 func TestLargeElements(t *testing.T) {
