@@ -61,8 +61,8 @@ type Handle struct {
 // mappedOp is what a message over mapped memory needs of its own.
 type mappedOp struct {
 	tried   uint32                       // the gate has been tried; atomic
-	awaited uint32                       // it had not come when a caller looked; atomic
 	gated   bool                         // the gate is ours
+	awaited bool                         // a receive whose message had not come at a test; of the caller
 	packed  bool                         // a send that goes through the pipe
 	past    bool                         // it is packed with GatherPast
 	timed   bool                         // it is timed

@@ -62,9 +62,8 @@ func (s *receiveStream) start(h *Handle) error {
 		s.first = h
 	}
 	s.last = h
-	h.gated, h.moved = false, 0
+	h.gated, h.awaited, h.moved = false, false, 0
 	wait.StoreRelaxed32(&h.tried, 0)
-	wait.StoreRelaxed32(&h.awaited, 0)
 	h.setPhase(phaseWaiting)
 	if h.shape.Len() > eagerMax {
 		s.large++
@@ -136,10 +135,10 @@ func (s *receiveStream) test(h *Handle) (bool, error) {
 		if r != nil {
 			if w := atomic.LoadUint64(&r.slots[h.k%ringSlots].word); w>>16 != h.k && (atomic.LoadUint32(&h.tried) != 0 || h.shape.Len() <= gateMin) &&
 				s.peer.state.Load() < peerFailed {
-				wait.StoreRelaxed32(&h.awaited, 1)
+				h.awaited = true
 				return false, nil
 			}
-			if atomic.LoadUint32(&h.awaited) != 0 {
+			if h.awaited {
 				s.fetch(h, r)
 			}
 		} else if s.peer.state.Load() < peerFailed {

@@ -23,7 +23,7 @@ type sendStream struct {
 	fenced  bool       // publishing needs a full fence: see peer.fenced
 	freed   uint64     // every k up to here has been taken
 	data    parts.Area // of the ring
-	heard   uint64     // receives from the peer that had ended when the place of a message was prepared last
+	heard   uint64     // receives of stream 0 that had ended when the place of a message was prepared last
 	pending []*Handle  // started but not in the ring: no connection, or no slot
 	offered [ringSlots]*Handle
 
@@ -223,7 +223,8 @@ func (s *sendStream) publishEager(h *Handle, slot *slot) bool {
 	return true
 }
 
-// touch prepares the place of the next message, if the peer answers each.
+// touch prepares the place of the next message, one of n bytes, if the peer answers each: a receive from it has
+// ended since the last time. Only those of stream 0 are looked at.
 func (s *sendStream) touch(n uint32) {
 	in := s.peer.in0.Load()
 	if in == nil {

@@ -268,7 +268,7 @@ func (c *rcCarrier) pollLane() bool {
 		if uint32(word) != s.seen+1 || uint16(word>>48) != s.qpSeen {
 			break // a packet of the queue pair comes first
 		}
-		if !s.many && s.long > 0 {
+		if !s.many && uint16(word>>32) > laneInline && s.long > 0 {
 			s.trail.Fetch(s.in.data[:], s.long)
 		}
 		if err := c.takeLine(b, word); err != nil {

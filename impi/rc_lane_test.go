@@ -32,8 +32,8 @@ func laneEnd(rank int32) (*Comm, *rcCarrier) {
 }
 
 // TestLane: messages through a lane arrive in order, whole, while the receiver takes
-// them, some before a receive is there. The lane is full again and again, and the number of the lines passes
-// the end of its 32 bits.
+// them, some before a receive is there. The lane is full again and again, the number of the lines passes the end
+// of its 32 bits, and often the sender has heard something, and prepares the place of the next message.
 func TestLane(t *testing.T) {
 	const messages, begun = 10_000, 1<<32 - 5000
 	a, from := laneEnd(0)
@@ -46,6 +46,9 @@ func TestLane(t *testing.T) {
 		p := a.p.pair(1)
 		for k := 0; k < messages; {
 			n := max(size(k), 8)
+			if k%4 > 0 {
+				from.lanes.seen++
+			}
 			line, at := from.lane(n)
 			if line == nil {
 				runtime.Gosched()
@@ -127,6 +130,43 @@ func TestLaneFull(t *testing.T) {
 	require.EqualValues(t, full+5, told())
 	require.True(t, put(8))
 	require.EqualValues(t, full+5+laneTell, told())
+}
+
+// TestLanePrepared: with a message that is not in its line, the sender writes to the lines of the next one, as long
+// as that, if something has come from the peer since it last did.
+func TestLanePrepared(t *testing.T) {
+	a, from := laneEnd(0)
+	_, to := laneEnd(1)
+	s := &from.lanes
+	s.out, s.room = to.lanes.in, laneLines
+	untouched := func() (list []int) { // lines of the first 512 bytes
+		for i := range 8 {
+			if s.out.data[i*64] == 1 {
+				list = append(list, i)
+			}
+		}
+		return list
+	}
+	for i := range s.out.data {
+		s.out.data[i] = 1
+	}
+	put := func(n int) {
+		line, _ := from.lane(n)
+		require.NotNil(t, line)
+		from.sendLine(line, a.p.pair(1), 1, 0, 0, n)
+	}
+	put(100)
+	require.Len(t, untouched(), 8)
+	s.seen++ // a line
+	put(8)
+	require.Len(t, untouched(), 8)
+	put(100)
+	require.Equal(t, []int{0, 1, 2, 3, 6, 7}, untouched())
+	put(100)
+	require.Equal(t, []int{0, 1, 2, 3, 6, 7}, untouched())
+	s.qpSeen++ // a packet
+	put(60)
+	require.Equal(t, []int{0, 1, 2, 3, 6}, untouched())
 }
 
 // TestLaneLong: a message longer than laneShort goes by the lane if something has come from the peer since

@@ -95,7 +95,7 @@ func (a *Area) Touch(mem []byte, n uint32, taken uint64) {
 // Trail is what the receiver knows of the places of messages. One goroutine at a time calls Follow; others may call
 // Fetch meanwhile.
 type Trail struct {
-	state uint64 // the place behind the last message; the part before that of it, in the upper half
+	state uint64 // where the last message ends; in the upper half, the part used before that of the last message
 }
 
 // Follow says where the last message was.
@@ -108,12 +108,12 @@ func (t *Trail) Follow(off, n uint32) {
 	wait.StoreRelaxed64(&t.state, uint64(end)|part<<32)
 }
 
-// Fetch begins to fetch the lines of the next message of n > 0 bytes in mem, the Len bytes of the memory, if it lies
-// where it probably does. The place that the sender tells is too late for that: the CPU learns of it by the same
-// line as of the message, where this address is known before.
+// Fetch begins to fetch the lines where the next message of n > 0 bytes probably lies, in mem, the Len bytes of the
+// memory. The CPU knows this place before the message comes; what the sender tells comes with the message.
+// Messages longer than a part, for which Touch prepares nothing, are not fetched.
 func (t *Trail) Fetch(mem []byte, n uint32) {
 	off, room := t.next(n), roomOf(n)
-	if off+room <= uint32(len(mem)) {
+	if room <= size && off+room <= uint32(len(mem)) {
 		wait.Prefetches(unsafe.SliceData(mem[off:]), int(room))
 	}
 }

@@ -43,7 +43,8 @@ func PrefetchWrite(p *uint64)
 //go:noescape
 func Prefetch(p *uint64)
 
-// Prefetches is [Prefetch] for the lines of n > 0 bytes from p on, which begin with a line.
+// Prefetches is [Prefetch] for each line of the n > 0 bytes from p on. If p is not at the beginning of a line, it
+// may leave out the last.
 //
 //go:noescape
 func Prefetches(p *byte, n int)

@@ -66,13 +66,16 @@ func TestRingBetweenGoroutines(t *testing.T) {
 		o := &outbox{inbox: box}
 		for i := range messages {
 			want := uint32(r.IntN(5000)) &^ 7
-			for !o.room() {
+			for !o.room() && !t.Failed() {
 				o.consumed(uint32(atomic.LoadUint64(&box.ack)))
 			}
 			sl := o.next()
 			pos, b, ok := o.take(want)
-			for ; !ok; pos, b, ok = o.take(want) {
+			for ; !ok && !t.Failed(); pos, b, ok = o.take(want) {
 				o.consumed(uint32(atomic.LoadUint64(&box.ack)))
+			}
+			if t.Failed() {
+				return
 			}
 			for j := range b {
 				b[j] = byte(i + uint32(j))
@@ -81,6 +84,7 @@ func TestRingBetweenGoroutines(t *testing.T) {
 			sl.imm = i
 			o.advance()
 			wait.StoreRelease64(&sl.flag, flagOf(o.sent, 2, bitPacked, 0))
+			o.prepare(want, i/2) // as if every second one had been an answer
 		}
 	})
 	wg.Go(func() { // the receiver
@@ -106,6 +110,37 @@ func TestRingBetweenGoroutines(t *testing.T) {
 		}
 	})
 	wg.Wait()
+}
+
+// With a payload in the bytes of the inbox, the lines of the next one, as long as that, are written to, if slots of
+// the peer have been consumed since that was last done.
+func TestPrepare(t *testing.T) {
+	o := &outbox{inbox: new(inbox)}
+	for i := range o.bytes {
+		o.bytes[i] = 1
+	}
+	untouched := func() (list []int) { // lines of the first 512 bytes
+		for i := range 8 {
+			if o.bytes[i*64] == 1 {
+				list = append(list, i)
+			}
+		}
+		return list
+	}
+	send := func(n, seen uint32) {
+		_, _, ok := o.take(n)
+		require.True(t, ok)
+		o.advance()
+		o.prepare(n, seen)
+	}
+	send(100, 0)
+	require.Len(t, untouched(), 8)
+	send(100, 1)
+	require.Equal(t, []int{0, 1, 2, 3, 6, 7}, untouched())
+	send(100, 1)
+	require.Equal(t, []int{0, 1, 2, 3, 6, 7}, untouched())
+	send(60, 2)
+	require.Equal(t, []int{0, 1, 2, 3, 6}, untouched())
 }
 
 // Whatever the order of sizes, an outbox never grants what is not free, and
