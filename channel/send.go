@@ -193,6 +193,9 @@ func (s *sendStream) publish(h *Handle, present bool) bool {
 	}
 	s.sent.Eager++
 	s.peer.bell.ring()
+	if n > inlineMax {
+		s.touch(uint32(n))
+	}
 	return true
 }
 
@@ -219,7 +222,6 @@ func (s *sendStream) publishEager(h *Handle, slot *slot) bool {
 	slot.setEager(off, uint32(n))
 	h.setPhase(phaseSent)
 	s.store(&slot.word, key(h.k, slotEager<<8))
-	s.touch(uint32(n))
 	return true
 }
 

@@ -91,7 +91,7 @@ func TestTrains(t *testing.T) {
 	}
 }
 
-// deaf returns an address that nobody receives at until t ends, as if its port were unused. A socket holds the port,
+// deaf returns an address at which nothing receives until t ends, as if its port were unused. A socket holds the port,
 // which another could get else, but is connected, and receives from its peer alone.
 func deaf(t testing.TB, addr string) netip.AddrPort {
 	t.Helper()
