@@ -275,6 +275,27 @@ func TestRegistrationRefused(t *testing.T) {
 	}
 }
 
+// TestJoinedMost: a device has a bounded number of registrations of memory of others; the least recently used one
+// goes when there would be more.
+func TestJoinedMost(t *testing.T) {
+	w, lend := lenders(t, places[3])
+	e := w[0].job.e
+	var memories [joinedMost + 2]*Memory
+	dst := make([]byte, long)
+	for i := range memories {
+		memories[i] = allocate(t, lend[0], long)
+		carry(t, w, memories[i].Bytes(), dst, uint64(i))
+	}
+	count := 0
+	for range e.joined() {
+		count++
+	}
+	require.Equal(t, joinedMost, count)
+	for i, m := range memories {
+		require.Equal(t, i >= 2, e.memories.Find(m.Bytes()).regs.Len() > 0, "memory %d", i)
+	}
+}
+
 // TestMemoryOfOthersClosedAtEnd: memory is closed while a job that has had messages in it ends: not before the job has
 // let go of it.
 func TestMemoryOfOthersClosedAtEnd(t *testing.T) {
