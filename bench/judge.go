@@ -25,6 +25,7 @@ const (
 	manyDoubles  = "sluice allreduce of 512" // likewise
 	loopRounded  = "sluice " + addRounded    // likewise, for addslice
 	calledAlloc  = callCalled + " " + memoryAlloc
+	calledHeap   = callCalled + " " + memoryHeap
 )
 
 // Comparison compares one of sluice's figures with a peer's. Ours and Theirs are medians over

@@ -71,7 +71,9 @@ const (
 	vectors      = "8,64,256,1k,4k,16k,64k,128k,256k,1M,4M,8M"
 	bothMemories = memoryAlloc + "," + memoryHeap
 	heapFirst    = memoryHeap + "," + memoryAlloc
-	allMemories  = bothMemories + "," + memoryAlloc + ">" + memoryHeap + "," + memoryHeap + ">" + memoryAlloc
+	intoHeap     = memoryAlloc + ">" + memoryHeap
+	fromHeap     = memoryHeap + ">" + memoryAlloc
+	allMemories  = bothMemories + "," + intoHeap + "," + fromHeap
 )
 
 // rows are all rows of bench compare, in the order in which they are measured and shown.
@@ -83,12 +85,18 @@ var rows = slices.Concat([]row{
 			{op: memoryAlloc, sizes: "8", limit: 0.75, aim: 0.6},
 			{op: memoryAlloc, sizes: "8", against: limitLine, limit: 1.7, aim: 1.4},
 			{op: memoryAlloc, sizes: "4k", limit: 0.75},
-			{op: memoryHeap, sizes: "8,4k", limit: 1},
+			{op: memoryHeap, sizes: "8,16,64,256,1k,64k,256k,1M,4M", limit: 0.83},
+			{op: memoryHeap, sizes: "4k,16k", limit: 0.91},
+			{op: intoHeap, sizes: "64k,256k,1M,4M", limit: 1.05},
+			{op: fromHeap, sizes: "64k,256k,1M,4M", limit: 1.05},
 		}},
 	{suite: "channel", layer: layerChannel, pattern: patternBW, provider: "shm", memory: allMemories, sizes: fourths, window: defaultChannelWindow,
 		peers: []string{"mpi p2p -m -d bw", "ucx tag", "limit"}, bars: []bar{
 			{op: memoryAlloc, sizes: "256k,1M,4M", limit: 2},
-			{op: memoryHeap, sizes: "256k,1M,4M", limit: 1},
+			{op: memoryHeap, sizes: "8,16,64,256,1k,64k,256k,1M,4M", limit: 1.2},
+			{op: memoryHeap, sizes: "4k,16k", limit: 1.1},
+			{op: intoHeap, sizes: "64k,256k,1M,4M", limit: 0.95},
+			{op: fromHeap, sizes: "64k,256k,1M,4M", limit: 0.95},
 		}},
 	{suite: "channel", layer: layerChannel, pattern: patternLat, provider: "tcp", memory: bothMemories, sizes: fourths,
 		peers: []string{"mpi p2p -m", "ucx tag", "fi"}, bars: []bar{{op: memoryAlloc, sizes: "8", limit: 1}}},
@@ -98,7 +106,7 @@ var rows = slices.Concat([]row{
 		peers: []string{"mpi halo", "mpi halo -k"}, bars: []bar{
 			{op: memoryAlloc, sizes: "x", limit: 2},
 			{op: memoryAlloc, sizes: "z,t", limit: 1.5},
-			{op: memoryHeap, sizes: "x,z,t", limit: 1},
+			{op: memoryHeap, limit: 1.1},
 		}},
 	{suite: "channel", layer: layerChannel, pattern: patternRing, provider: "shm", sizes: "8", ranks: defaultRingRanks, unbound: true,
 		peers: []string{"mpi p2p -d ring"}, bars: []bar{{limit: 1}}},
@@ -121,13 +129,13 @@ var rows = slices.Concat([]row{
 	{suite: "impi", layer: layerIMPI, pattern: patternLat, provider: "shm", memory: heapFirst, sizes: "8,16,64,256,1k,4k,8k,16k,64k,256k,1M,4M",
 		peers: []string{"mpi p2p -n", "ucx tag", "fi"}, bars: []bar{{sizes: "8", limit: 1.25}, {sizes: "4k,8k,16k,64k,256k,1M", limit: 1}}},
 	{suite: "impi", layer: layerIMPI, pattern: patternBW, provider: "shm", memory: heapFirst, sizes: fourths, window: defaultWindow,
-		peers: []string{"mpi p2p -n -d bw", "ucx tag"}, bars: []bar{{sizes: "1M", limit: 1}}},
+		peers: []string{"mpi p2p -n -d bw", "ucx tag"}, bars: []bar{{sizes: "64k,256k,1M", limit: 1}}},
 	{suite: "impi", layer: layerIMPI, pattern: patternRate, provider: "shm", memory: heapFirst, sizes: fourths, window: defaultWindow,
 		peers: []string{"mpi p2p -n -d rate"}, bars: []bar{{sizes: "8", limit: 1}, {sizes: "8", fixed: 4e6, limit: 1}}},
 	{suite: "impi", layer: layerIMPI, pattern: patternLat, provider: carrierTCP, memory: heapFirst, sizes: fourths,
 		peers: []string{"mpi p2p -n", "ucx tag", "fi"}, bars: []bar{{sizes: "8", limit: 1}}},
 	{suite: "impi", layer: layerIMPI, pattern: patternBW, provider: carrierTCP, memory: heapFirst, sizes: fourths, window: defaultWindow,
-		peers: []string{"mpi p2p -n -d bw"}, bars: []bar{{sizes: "1M", limit: 0.9}}},
+		peers: []string{"mpi p2p -n -d bw"}, bars: []bar{{sizes: "64k,256k,1M", limit: 0.9}}},
 	{suite: "impi", layer: layerIMPI, pattern: patternRate, provider: carrierTCP, sizes: fourths, window: defaultWindow,
 		peers: []string{"mpi p2p -n -d rate"}},
 
@@ -141,15 +149,22 @@ var rows = slices.Concat([]row{
 		{op: calledAlloc, sizes: "8,64,256,1k", limit: 0.75},
 		{op: calledAlloc, sizes: "128k", limit: 0.6},
 		{op: calledAlloc, sizes: "8M", limit: 0.5},
+		{op: calledHeap, sizes: "16k,64k,128k,256k,1M,4M,8M", limit: 0.77},
 	}),
-	collectiveRows(4, bothMemories, vectors, callCalled, []bar{{limit: 1}}, []bar{{op: calledAlloc, sizes: "8,1k,128k", limit: 1}}),
-	collectiveRows(8, bothMemories, "8,1k,16k,128k,1M,8M", callCalled, []bar{{limit: 1}}, []bar{{op: calledAlloc, sizes: "8,1k,128k", limit: 1}}),
-	collectiveRows(16, bothMemories, "8,1k,64k", callCalled, nil, nil),
+	collectiveRows(4, bothMemories, vectors, callCalled, []bar{{limit: 1}}, []bar{
+		{op: calledAlloc, sizes: "8,1k,128k", limit: 1},
+		{op: calledHeap, sizes: "16k,64k,128k,256k,1M,4M,8M", limit: 0.77},
+	}),
+	collectiveRows(8, bothMemories, "8,1k,16k,128k,1M,8M", callCalled, []bar{{limit: 1}}, []bar{
+		{op: calledAlloc, sizes: "8,1k,128k", limit: 1},
+		{op: calledHeap, sizes: "16k,128k,1M,8M", limit: 0.77},
+	}),
+	collectiveRows(16, bothMemories, "8,1k,64k,1M,8M", callCalled, nil, []bar{{op: calledHeap, sizes: "64k,1M,8M", limit: 0.77}}),
 	collectiveRows(32, bothMemories, "8,1k,64k", callCalled, nil, nil),
 	collectiveRows(64, bothMemories, "8,1k,64k", callCalled, nil, nil),
 	otherCollectives(2, "bcast", "reduce", "reduce-scatter", "scan", "exscan", "gather", "scatter", "allgather", "alltoall",
 		"gatherv", "scatterv", "allgatherv", "alltoallv"),
-	otherCollectives(4, "scatterv", "alltoallv"),
+	otherCollectives(4, "bcast", "alltoall", "scatterv", "alltoallv"), otherCollectives(8, "bcast", "alltoall"), otherCollectives(16, "bcast", "alltoall"),
 	[]row{
 		{suite: "exact", layer: layerChannel, pattern: patternExact, provider: "shm", ranks: 2, bars: []bar{{op: exactNarrow, against: eightDoubles, limit: 1.5}, {op: exactWide, against: manyDoubles, limit: 4}}},
 		{suite: "exact", layer: layerChannel, pattern: patternExact, provider: "shm", ranks: 8, bars: []bar{{op: exactNarrow, against: eightDoubles, limit: 1.5}, {op: exactWide, against: manyDoubles, limit: 4}}},
@@ -196,8 +211,18 @@ func collectiveRows(ranks int, memory, sizes, call string, barrier, allreduce []
 
 func otherCollectives(ranks int, kinds ...string) (list []row) {
 	for _, kind := range kinds {
-		list = append(list, row{suite: "collectives", layer: layerChannel, pattern: kind, provider: "shm", memory: bothMemories, sizes: "8,1k,128k,8M", ranks: ranks,
-			args: []string{"--call", callCalled}, peers: []string{"mpi coll -c " + kind}})
+		r := row{suite: "collectives", layer: layerChannel, pattern: kind, provider: "shm", memory: bothMemories, sizes: "8,1k,128k,8M", ranks: ranks,
+			args: []string{"--call", callCalled}, peers: []string{"mpi coll -c " + kind}}
+		switch kind {
+		case "bcast":
+			r.bars = []bar{{op: calledHeap, limit: 0.83}}
+		case "alltoall":
+			r.sizes, r.bars = "8,1k,64k,128k,8M", []bar{{op: calledHeap, sizes: "64k", limit: 0.83}}
+			if ranks > 4 { // all vectors of 8 MiB blocks would take gigabytes
+				r.sizes = "8,1k,64k"
+			}
+		}
+		list = append(list, r)
 	}
 	return list
 }
