@@ -380,6 +380,28 @@ ranks  provider  device          not used
 `, b.String())
 }
 
+// TestInfoPages: it says which pages memory of Alloc has, and how to get large ones.
+func TestInfoPages(t *testing.T) {
+	pool := func(size, free int64) []hugePageEntry { return []hugePageEntry{{size, 8, free}} }
+	for _, c := range []struct {
+		host        hostEntry
+		says, lacks string
+	}{
+		{hostEntry{}, "host", "Alloc"},
+		{hostEntry{SharedHuge: "never"}, "pages of 4 KiB; large ones: sysctl vm.nr_hugepages=N, or echo advise >/sys/kernel/mm/transparent_hugepage/shmem_enabled\n", "pool"},
+		{hostEntry{SharedHuge: "deny"}, "pages of 4 KiB; large ones: ", "pool"},
+		{hostEntry{SharedHuge: "advise"}, "huge pages where they fit (shmem_enabled is advise)\n", "4 KiB"},
+		{hostEntry{SharedHuge: "never", HugePages: pool(2<<20, 3)}, "from 2 MiB on huge pages of the pool, while there are any; then pages of 4 KiB", "where they fit"},
+		{hostEntry{SharedHuge: "never", HugePages: pool(2<<20, 0)}, "pages of 4 KiB; large ones: ", "of the pool"},
+		{hostEntry{SharedHuge: "never", HugePages: pool(1<<30, 3)}, "pages of 4 KiB; large ones: ", "of the pool"},
+	} {
+		var b bytes.Buffer
+		require.NoError(t, (&infoReport{Host: c.host}).print(&b))
+		require.Contains(t, b.String(), c.says)
+		require.NotContains(t, b.String(), c.lacks)
+	}
+}
+
 func TestTexts(t *testing.T) {
 	for n, want := range map[int64]string{-1: "any number of bytes", 0: "0 B", 100: "100 B", 1024: "1 KiB", 65_537: "65537 B", 8 << 20: "8 MiB", 1 << 50: "1024 TiB"} {
 		require.Equal(t, want, sizeText(n))

@@ -84,7 +84,7 @@ func (h *hostEntry) print(b *bytes.Buffer) {
 	switch h.SharedHuge {
 	case "":
 	case "never", "deny":
-		line("Alloc", "%spages of 4 KiB; large ones: echo advise >/sys/kernel/mm/transparent_hugepage/shmem_enabled", first)
+		line("Alloc", "%spages of 4 KiB; large ones: sysctl vm.nr_hugepages=N, or echo advise >/sys/kernel/mm/transparent_hugepage/shmem_enabled", first)
 	default:
 		line("Alloc", "%shuge pages where they fit (shmem_enabled is %s)", first, h.SharedHuge)
 	}
