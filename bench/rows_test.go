@@ -2,6 +2,8 @@ package main
 
 import (
 	"io/fs"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -148,4 +150,31 @@ func TestQMPBars(t *testing.T) {
 		}
 	}
 	require.Equal(t, 4+3+3+3, seen)
+}
+
+// TestRowOfEachSuite: CI has one row of each suite, of those that need no RDMA device.
+func TestRowOfEachSuite(t *testing.T) {
+	t.Parallel()
+	lib, err := os.ReadFile("../.ci/lib")
+	require.NoError(t, err)
+	_, list, _ := strings.Cut(string(lib), "local rows=(")
+	list, _, _ = strings.Cut(list, ")")
+	suites := map[string]bool{}
+	for i := range rows {
+		if r := &rows[i]; r.provider != providerIBV {
+			suites[r.suite] = false
+		}
+	}
+	for _, p := range regexp.MustCompile(`'([^']+)'`).FindAllStringSubmatch(list, -1) {
+		matched := false
+		for i := range rows {
+			if regexp.MustCompile("^" + p[1]).MatchString(rows[i].String()) {
+				suites[rows[i].suite], matched = true, true
+			}
+		}
+		require.True(t, matched, "no row is called %s", p[1])
+	}
+	for suite, has := range suites {
+		require.True(t, has, "no row of suite %s", suite)
+	}
 }

@@ -60,7 +60,7 @@ var acts = map[string]act{
 	"siege": {do: siege},
 	"once":  {do: once},
 	"burn":  {prepare: burn},
-	"rest":  {do: rest},
+	"rest":  {do: rest, patient: true},
 }
 
 func play(a act, args []string) (err error) {

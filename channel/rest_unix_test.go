@@ -36,7 +36,7 @@ func sharedMemory() (int, error) {
 
 func init() {
 	acts["rest-dying"] = act{do: restDying}
-	acts["rest-once"] = act{do: restOnce}
+	acts["rest-once"] = act{do: restOnce, patient: true}
 }
 
 // rest declares messages on many streams, to the other rank and from it, exchanges them, and closes all. Then

@@ -275,7 +275,7 @@ func TestIMPIMissing(t *testing.T) {
 		require.ErrorIs(t, err, startup.ErrLost)
 	}
 	t.Run("never comes", func(t *testing.T) {
-		v := serveLate(t, startup.Server{Clients: 3, Join: 100 * time.Millisecond}, 2)
+		v := serveLate(t, startup.Server{Clients: 3, Join: time.Second}, 2)
 		_, errs := v.joinAll(t, 2)
 		for _, err := range errs {
 			lost(t, err)

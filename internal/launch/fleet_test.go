@@ -277,7 +277,7 @@ func TestFleetLost(t *testing.T) {
 		says    string
 	}{
 		"killed":  {syscall.SIGKILL, limit, "its agent ended without a result (sh: signal: killed)"},
-		"stopped": {syscall.SIGSTOP, 2 * time.Second, "no answer for 2s"}, // the other one answers ten times as often
+		"stopped": {syscall.SIGSTOP, 5 * time.Second, "no answer for 5s"}, // the other one answers ten times as often
 	} {
 		t.Run(name, func(t *testing.T) {
 			pid := filepath.Join(t.TempDir(), "pid")

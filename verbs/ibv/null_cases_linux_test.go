@@ -833,7 +833,7 @@ func testOverrunWait(t *testing.T) {
 	require.Equal(t, verbs.AsyncEvent{Type: verbs.EventCQErr, CQ: cq}, n.event())
 	_, err := cq.Poll(make([]verbs.WC, 1))
 	require.ErrorIs(t, err, verbs.ErrCQOverrun)
-	require.Eventually(t, func() bool { return a.State() == verbs.QPErr }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return a.State() == verbs.QPErr }, ranks.Limit, time.Millisecond)
 
 	c, d := n.qp(verbs.QPInitAttr{SendCQ: n.cq(4, nil)}), n.qp(verbs.QPInitAttr{})
 	connect(t, c, d)

@@ -43,7 +43,7 @@ func (w witness) next(t *testing.T) (class, hops int) {
 	t.Helper()
 	n, err := 0, error(unix.EINTR)
 	for err == unix.EINTR {
-		n, err = unix.Poll([]unix.PollFd{{Fd: int32(w.fd), Events: unix.POLLIN}}, int(10*time.Second/time.Millisecond))
+		n, err = unix.Poll([]unix.PollFd{{Fd: int32(w.fd), Events: unix.POLLIN}}, int(ranks.Limit/time.Millisecond))
 	}
 	require.NoError(t, err)
 	require.Equal(t, 1, n, "nothing comes")

@@ -255,7 +255,7 @@ func TestStrangers(t *testing.T) {
 		}
 		_, _, err = inside.WriteMsgUnix(m.append(nil), rights, nil)
 		require.NoError(t, err, name)
-		require.NoError(t, inside.SetReadDeadline(time.Now().Add(10*time.Second)))
+		require.NoError(t, inside.SetReadDeadline(time.Now().Add(ranks.Limit)))
 		for {
 			_, fds, err := readPacket(inside, make([]byte, 100))
 			closeAll(fds)
@@ -384,7 +384,7 @@ func regMR(t testing.TB, pd *PD, b []byte) verbs.ProviderMR {
 // take waits for one successful completion.
 func (s *side) take(t testing.TB) verbs.WC {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), ranks.Limit)
 	defer cancel()
 	wcs := make([]verbs.WC, 1)
 	for {

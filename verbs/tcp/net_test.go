@@ -208,7 +208,7 @@ func TestStrangers(t *testing.T) {
 			close(stop)
 			storm.Wait()
 			// The ones too many were closed, the oldest first.
-			idle[0].SetReadDeadline(time.Now().Add(10 * time.Second))
+			idle[0].SetReadDeadline(time.Now().Add(ranks.Limit))
 			_, err := idle[0].Read(make([]byte, 1))
 			require.ErrorIs(t, err, io.EOF)
 			for _, nc := range idle {

@@ -186,7 +186,7 @@ func startPeer(t testing.TB, role string, cfg verbs.Config, device, farDevice, f
 	require.NoError(t, p.cmd.Start())
 	t.Cleanup(func() {
 		p.in.Close()
-		dog := time.AfterFunc(20*time.Second, func() { p.cmd.Process.Kill() })
+		dog := time.AfterFunc(ranks.Limit, func() { p.cmd.Process.Kill() })
 		defer dog.Stop()
 		if err := p.cmd.Wait(); !errors.As(err, new(*exec.ExitError)) { // killed by the test
 			require.NoError(t, err)
