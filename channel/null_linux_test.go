@@ -129,6 +129,7 @@ var nullTests = []nullTest{
 	{"HigherWithoutQP", testWithoutQP(1), 0, []string{"NULL_DEVICES=2", "FAULT_CREATE_QP=null0"}},
 	{"NoQP", testNoQP, 0, []string{"FAULT_CREATE_QP=null0"}},
 	{"NoMemory", testNoMemory, 0, nil},
+	{"MemoryRunsOut", testMemoryRunsOut, 0, nil},
 	{"OtherPair", testOtherPair, 0, []string{"NULL_DEVICES=2", "FAULT_APART=1"}},
 	{"NoPair", testNoPair, 0, []string{"NULL_DEVICES=2", "FAULT_APART=1"}},
 	{"Subnets", testSubnets, 1, []string{"NULL_DEVICES=2", "NULL_IB=7"}},
@@ -208,6 +209,41 @@ func testNoMemory(t *testing.T) {
 	c.RegErrno.Store(0)
 	_, ofB, _ = joinNull(t, nil, nil, "ibv", "tcp")
 	require.Equal(t, "ibv", ofB.Provider)
+}
+
+// testMemoryRunsOut: where no more memory can be registered in the middle of a job, what needs that fails, and says
+// why; all else goes on, and so does this when there is room.
+func testMemoryRunsOut(t *testing.T) {
+	c := controlOf(t)
+	nodes, ofB, _ := joinNull(t, nil, nil, "ibv")
+	require.Equal(t, "ibv", ofB.Provider)
+	const size = 100_000
+	s, _ := send(t, nodes[0], 1, size)
+	r, _ := receive(t, nodes[1], 0, size)
+	pass(t, s, r, r)
+	once := func() error { return nodes[0].Send(t.Context(), make([]byte, size), 1, OnStream(3)) }
+	refused := func(err error) {
+		t.Helper()
+		var e *Error
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, 1, e.Rank)
+		require.ErrorIs(t, err, verbs.ErrNoMemory)
+		require.ErrorContains(t, err, "RLIMIT_MEMLOCK")
+	}
+	c.RegErrno.Store(uint32(syscall.ENOMEM))
+	_, err := nodes[0].DeclareSend(Contiguous(make([]byte, size)), 1, OnStream(2))
+	refused(err)
+	refused(once())
+	pass(t, s, r, r)
+	c.RegErrno.Store(0)
+	again := Must(nodes[0].DeclareSend(Contiguous(make([]byte, size)), 1, OnStream(2)))
+	second, _ := receive(t, nodes[1], 0, size, OnStream(2))
+	pass(t, again, second, second)
+	third, _ := receive(t, nodes[1], 0, size, OnStream(3))
+	require.NoError(t, third.Start())
+	require.NoError(t, once())
+	require.NoError(t, WaitAllContext(ranks.Within(t), third))
+	require.NoError(t, again.Close())
 }
 
 // testOtherPair: what a pair of ports loses another brings: both sides know of the
