@@ -140,14 +140,14 @@ func (y *yard) close(p part) error {
 // orders, others a random choice.
 func everyOrder(t *testing.T, s *suite) {
 	leak.Check(t)
-	within(t)
+	rng, oneIn := seeded(s.Seed, t.Name()), need.ByForm(24, 6, 1)
+	withinRounds(t, 72/oneIn) // ten orders each
 	n, err := openNode(s.Device, s.Config, s.Near)
 	require.NoError(t, err)
 	var order [partContext]part
 	for i := range order {
 		order[i] = part(i)
 	}
-	rng, oneIn := seeded(s.Seed, t.Name()), need.ByForm(24, 6, 1)
 	permute(order[:], 0, func(order []part) {
 		if rng.IntN(oneIn) > 0 {
 			return

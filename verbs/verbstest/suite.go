@@ -222,7 +222,7 @@ func withinRounds(t *testing.T, rounds int) context.Context {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	dog := time.AfterFunc(limit+hangs, func() {
-		debug.SetTraceback("all")
+		debug.SetTraceback("crash") // of goroutines that run on other threads, too
 		panic(fmt.Sprintf("verbstest: %s hangs: a call has not returned %v after its context ended", t.Name(), hangs))
 	})
 	t.Cleanup(func() {
