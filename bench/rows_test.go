@@ -84,7 +84,7 @@ func TestWanted(t *testing.T) {
 	var usage *UsageError
 	require.ErrorAs(t, try(func() { c.wanted() }), &usage)
 	require.Contains(t, usage.Why, "shm channel lat, shm channel bw")
-	c = comparison{compareOptions: compareOptions{only: "bcast", quick: true}}
+	c = comparison{compareOptions: compareOptions{only: "exscan", quick: true}}
 	require.ErrorAs(t, try(func() { c.wanted() }), &usage, "it has no bar")
 }
 
