@@ -17,7 +17,31 @@ var Ring = sync.OnceValue(func() int { return ringFor(cacheIn(cpu0, 2)) })
 // LastCache is the size in bytes of the third-level cache that a CPU shares with others; 0: it is not known.
 var LastCache = sync.OnceValue(func() int { return cacheIn(cpu0, 3) })
 
+// LastCaches is the size in bytes of all third-level caches of the host together; 0: it is not known.
+var LastCaches = sync.OnceValue(func() int { return LastCache() * shares("/sys/devices/system/cpu", 3) })
+
 const cpu0 = "/sys/devices/system/cpu/cpu0/cache"
+
+// shares is how many caches of a level the CPUs have together.
+func shares(dir string, level int) int {
+	sharers := map[string]bool{}
+	levels, _ := filepath.Glob(filepath.Join(dir, "cpu[0-9]*", "cache", "index*", "level"))
+	for _, file := range levels {
+		if !says(file, level) {
+			continue
+		}
+		if b, err := os.ReadFile(filepath.Join(filepath.Dir(file), "shared_cpu_list")); err == nil {
+			sharers[string(b)] = true
+		}
+	}
+	return len(sharers)
+}
+
+// says reports whether a file has the number of a level.
+func says(file string, level int) bool {
+	b, err := os.ReadFile(file)
+	return err == nil && strings.TrimSpace(string(b)) == strconv.Itoa(level)
+}
 
 // Bounds of Ring.
 const (
@@ -37,7 +61,7 @@ func ringFor(cache int) int {
 func cacheIn(dir string, level int) int {
 	levels, _ := filepath.Glob(filepath.Join(dir, "index*", "level"))
 	for _, file := range levels {
-		if b, err := os.ReadFile(file); err != nil || strings.TrimSpace(string(b)) != strconv.Itoa(level) {
+		if !says(file, level) {
 			continue
 		}
 		b, err := os.ReadFile(filepath.Join(filepath.Dir(file), "size"))

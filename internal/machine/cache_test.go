@@ -27,3 +27,23 @@ func TestCache(t *testing.T) {
 		require.Equal(t, ring, ringFor(cache))
 	}
 }
+
+// TestShares: caches are counted once, by the CPUs that share them.
+func TestShares(t *testing.T) {
+	dir := t.TempDir()
+	require.Zero(t, shares(dir, 3))
+	for name, text := range map[string]string{
+		"cpu0/cache/index2/level": "2\n", "cpu0/cache/index2/shared_cpu_list": "0\n",
+		"cpu0/cache/index3/level": "3\n", "cpu0/cache/index3/shared_cpu_list": "0-1\n",
+		"cpu1/cache/index2/level": "2\n", "cpu1/cache/index2/shared_cpu_list": "1\n",
+		"cpu1/cache/index3/level": "3\n", "cpu1/cache/index3/shared_cpu_list": "0-1\n",
+		"cpu10/cache/index3/level": "3\n", "cpu10/cache/index3/shared_cpu_list": "2,10\n",
+		"cpu11/cache/index3/level":   "3\n", // without the list
+		"cpufreq/cache/index3/level": "3\n", "cpufreq/cache/index3/shared_cpu_list": "all\n",
+	} {
+		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
+	}
+	require.Equal(t, 2, shares(dir, 3))
+	require.Equal(t, 2, shares(dir, 2))
+}

@@ -32,6 +32,7 @@ type Op struct {
 	step   int    // bytes of the vector, or of each block, that are published at a time
 	off    int    // of those in this piece of a long operation that goes through buffers
 	piece  uint64 // its number; zero if it does not
+	past   bool   // see copyOut
 }
 
 type phase uint8
@@ -201,7 +202,7 @@ func (o *Op) begin() phase {
 		c.form = o.form()
 	}
 	o.size, o.long, o.inline, o.all, o.to = c.form.size, c.form.long, c.form.inline, c.form.all, c.form.to
-	o.shared, o.step, o.off, o.piece = c.form.shared, o.size, 0, 0
+	o.shared, o.step, o.off, o.piece, o.past = c.form.shared, o.size, 0, 0, false
 	l := &t.line(t.me, o.number).up
 	flags := uint8(0)
 	switch {

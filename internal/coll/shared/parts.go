@@ -98,7 +98,7 @@ func (o *Op) take(parts [][]byte, off, step int) error {
 	switch c.Kind {
 	case coll.Broadcast:
 		if t.me != c.Root && off < len(c.Dst) {
-			layout.Copy(c.Dst[off:min(off+step, len(c.Dst))], parts[c.Root])
+			o.copyOut(c.Dst[off:min(off+step, len(c.Dst))], parts[c.Root])
 		}
 	case coll.Reduce, coll.Allreduce, coll.Scan, coll.Exscan:
 		from, to := c.needs(t.me, t.size)
@@ -112,7 +112,7 @@ func (o *Op) take(parts [][]byte, off, step int) error {
 		}
 		for i := range t.size {
 			if s := c.span(i).piece(off, step); i != t.me {
-				layout.Copy(s.in(c.Dst), parts[i])
+				o.copyOut(s.in(c.Dst), parts[i])
 			} else if o.piece == 0 || c.Kind == coll.Allgather {
 				copyBlock(s.in(c.Dst), c.Src[min(off, len(c.Src)):])
 			}
@@ -157,7 +157,7 @@ func (o *Op) takeBlock(i int, part []byte, off, step int) error {
 		part = part[lengthSize:]
 	}
 	s = s.piece(off, step)
-	layout.Copy(s.in(c.Dst), part)
+	o.copyOut(s.in(c.Dst), part)
 	return nil
 }
 

@@ -81,7 +81,7 @@ func (o *Op) takeShares() phase {
 		if c.Kind == coll.Scan || c.Kind == coll.Exscan {
 			from = o.prefixIn(data, t.me, s)
 		}
-		layout.Copy(s.in(c.Dst[o.off:]), from)
+		o.copyOut(s.in(c.Dst[o.off:]), from)
 	}
 	if o.piece != 0 {
 		return o.pieceTaken()

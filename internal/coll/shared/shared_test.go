@@ -1042,3 +1042,48 @@ func TestMoveBlock(t *testing.T) {
 		}
 	}
 }
+
+// TestPast: results that are stored past the caches are the same, in each way; that is done from twice what the
+// caches have on, of one CPU and of all.
+func TestPast(t *testing.T) {
+	defer func(was, all func() int) { lastCache, lastCaches = was, all }(lastCache, lastCaches)
+	r := rand.New(rand.NewPCG(73, 74))
+	const size = 3
+	for _, kind := range allKinds[1:] {
+		for i := range 8 {
+			reachable, inPlace, uneven := i&1 != 0, i&2 != 0, i&4 != 0
+			for _, c := range []struct {
+				one, all int
+				want     bool
+			}{{0, 0, false}, {1, 1, true}, {1, 1 << 40, false}, {1 << 40, 1 << 40, false}} {
+				lastCache, lastCaches = func() int { return c.one }, func() int { return c.all }
+				h := newHeap(size, Flat, reachable)
+				j := serial(r, kind, size, 3*DataSize/elem+5, 1, uneven, inPlace)
+				all, ops := make([]Op, size), make([]*Op, size)
+				for i := range ops {
+					ops[i] = &all[i]
+					h.teams[i].Enqueue(ops[i], &j.calls[i])
+					ops[i].Release()
+				}
+				name := fmt.Sprintf("%v, reachable %v, in place %v, uneven %v, caches %d and %d", kind, reachable, inPlace, uneven, c.one, c.all)
+				require.NoError(t, h.drive(r, ops), name)
+				j.check(t, name)
+				for i := range all {
+					if len(j.calls[i].Dst) > 0 && !uneven {
+						require.Equal(t, c.want, all[i].past, "%s, member %d", name, i)
+					}
+				}
+			}
+		}
+	}
+	c := Call{Dst: make([]byte, 100), Src: make([]byte, 100)}
+	o := Op{team: &Team{size: 4}, call: &c}
+	for kind, memory := range map[coll.Kind]int{coll.Allreduce: 800, coll.Alltoall: 800, coll.Scatter: 800, coll.Reduce: 500, coll.Gather: 500} {
+		c.Kind = kind
+		require.Equal(t, memory, o.memory())
+		for cache, past := range map[int]bool{memory / 2: true, memory/2 + 1: false} {
+			lastCache, lastCaches = func() int { return cache }, func() int { return cache }
+			require.Equal(t, past, o.passes(), "%v with caches of %d", kind, cache)
+		}
+	}
+}
