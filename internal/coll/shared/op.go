@@ -30,6 +30,7 @@ type Op struct {
 
 	shared bool   // each member computes its share of the result, for all
 	step   int    // bytes of the vector, or of each block, that are published at a time
+	room   int    // bytes that a piece takes in a buffer
 	off    int    // of those in this piece of a long operation that goes through buffers
 	piece  uint64 // its number; zero if it does not
 	past   bool   // see copyOut

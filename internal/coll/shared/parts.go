@@ -41,6 +41,13 @@ func (o *Op) pieces() int {
 	}
 	count := (o.size + room - 1) / room
 	o.step = min(room, ((o.size+count-1)/count+e-1)/e*e)
+	switch o.room = o.step; {
+	case blockwise(c.Kind):
+		o.room = t.size * o.stride(o.step)
+	case o.shared && (c.Kind == coll.Scan || c.Kind == coll.Exscan):
+		o.room = t.buffer
+	}
+	o.room = min((o.room+127)&^127, t.buffer) // whole pairs of lines
 	return (o.size + o.step - 1) / o.step
 }
 

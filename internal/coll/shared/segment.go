@@ -87,7 +87,7 @@ func bufferSize(members int) int {
 const (
 	segmentHead = int(unsafe.Sizeof(Segment{}))
 	magic       = 0x53_4c_43_4f // "SLCO"
-	version     = 7
+	version     = 8
 )
 
 // ErrSegment: the memory is not a segment of this version.

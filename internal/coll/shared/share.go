@@ -12,12 +12,15 @@ const shareMin = 4 << 10
 // A step of an operation in which all members have published their input: in the slot of the
 // operation, or in a buffer.
 
-// stage returns the lines and the data of member i in this step.
+// stage returns the lines and the data of member i in this step. Pieces that are shorter than a buffer go to other
+// lines of it in turn: these have left the caches of their readers until they are written again, and need not be
+// fetched from there.
 func (o *Op) stage(i int) (lines *pair, data []byte) {
 	t := o.team
 	if o.piece != 0 {
 		b := o.piece % buffers
-		return &t.segments[i].pieces[b], t.segments[i].buffer(b, t.buffer)
+		at := int(o.piece/buffers%uint64(t.buffer/o.room)) * o.room
+		return &t.segments[i].pieces[b], t.segments[i].buffer(b, t.buffer)[at:][:o.room]
 	}
 	return t.line(i, o.number), t.data(i, o.number)[:]
 }

@@ -1087,3 +1087,47 @@ func TestPast(t *testing.T) {
 		}
 	}
 }
+
+// TestPlaces: pieces of different lengths follow each other through buffers that have room for several, in the order
+// in which the members happen to run, and none lies where another is still read.
+func TestPlaces(t *testing.T) {
+	r := rand.New(rand.NewPCG(75, 76))
+	used := map[int]bool{} // places in a buffer
+	for _, size := range []int{2, 5} {
+		h := newHeap(size, Flat, false)
+		for _, team := range h.teams {
+			team.buffer = min(4*DataSize, bufferSize(size))
+		}
+		for range 40 {
+			var jobs [3]job
+			var ops [3][]Op
+			for k := range jobs {
+				kind := allKinds[1+r.IntN(len(allKinds)-1)]
+				jobs[k] = serial(r, kind, size, DataSize/elem+r.IntN(8*DataSize/elem), r.IntN(size), r.IntN(2) == 0, false)
+				ops[k] = make([]Op, size)
+				for i, team := range h.teams {
+					team.Enqueue(&ops[k][i], &jobs[k].calls[i])
+					ops[k][i].Release()
+				}
+			}
+			for left := true; left; {
+				i := r.IntN(size)
+				require.NoError(t, h.teams[i].Advance())
+				left = false
+				for k := range ops {
+					if o := &ops[k][i]; o.piece != 0 && !o.Over() {
+						_, data := o.stage(i)
+						used[int(uintptr(unsafe.Pointer(&data[0]))-uintptr(unsafe.Pointer(h.teams[i].mine)))] = true
+					}
+					for m := range ops[k] {
+						left = left || !ops[k][m].Over()
+					}
+				}
+			}
+			for k := range jobs {
+				jobs[k].check(t, fmt.Sprintf("%v, %d members", jobs[k].calls[0].Kind, size))
+			}
+		}
+	}
+	require.Greater(t, len(used), 3*buffers)
+}
