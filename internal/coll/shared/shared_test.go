@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/internal/coll"
 	"github.com/sluice-hpc/sluice/internal/coll/colltest"
+	"github.com/sluice-hpc/sluice/internal/layout"
 	"github.com/sluice-hpc/sluice/internal/test/need"
 )
 
@@ -1085,6 +1086,17 @@ func TestPast(t *testing.T) {
 			lastCache, lastCaches = func() int { return cache }, func() int { return cache }
 			require.Equal(t, past, o.passes(), "%v with caches of %d", kind, cache)
 		}
+	}
+	// Which copy it was shows where dst lies behind src in the same memory: only the plain one is right there.
+	for _, past := range []bool{false, true} {
+		b := make([]byte, 1024)
+		for i := range b {
+			b[i] = byte(i / 64)
+		}
+		want := bytes.Clone(b[:512])
+		o.past = past
+		o.copyOut(b[64:][:512], b[:512])
+		require.Equal(t, past && layout.Past, !bytes.Equal(want, b[64:][:512]), "past the caches: %v", past)
 	}
 }
 
