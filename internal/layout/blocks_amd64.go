@@ -89,6 +89,7 @@ const Past = true
 // CopyPast is Copy with stores that go past the caches, to memory (MOVNTDQ): they do not fetch the lines
 // that they overwrite from the cache of the CPU that has read them last, which takes long if it is far,
 // and its next load finds them in memory. Others see them before any later store of this CPU.
+// Unlike with Copy, dst must not begin within src, except where that begins.
 func CopyPast(dst, src []byte) int {
 	n := min(len(dst), len(src))
 	d, s := unsafe.Pointer(unsafe.SliceData(dst)), unsafe.Pointer(unsafe.SliceData(src))
