@@ -17,24 +17,34 @@ var Ring = sync.OnceValue(func() int { return ringFor(cacheIn(cpu0, 2)) })
 // LastCache is the size in bytes of the third-level cache that a CPU shares with others; 0: it is not known.
 var LastCache = sync.OnceValue(func() int { return cacheIn(cpu0, 3) })
 
-// LastCaches is the size in bytes of all third-level caches of the host together; 0: it is not known.
-var LastCaches = sync.OnceValue(func() int { return LastCache() * shares("/sys/devices/system/cpu", 3) })
+// LastCaches is the size in bytes of all third-level caches of the host together, which are taken to be alike; 0: it
+// is not known.
+var LastCaches = sync.OnceValue(func() int { return LastCache() * caches("/sys/devices/system/cpu", 3) })
 
 const cpu0 = "/sys/devices/system/cpu/cpu0/cache"
 
-// shares is how many caches of a level the CPUs have together.
-func shares(dir string, level int) int {
-	sharers := map[string]bool{}
-	levels, _ := filepath.Glob(filepath.Join(dir, "cpu[0-9]*", "cache", "index*", "level"))
+// caches is how many caches of a level the CPUs have together, from how many of them share that of the first.
+func caches(dir string, level int) int {
+	cpus, _ := filepath.Glob(filepath.Join(dir, "cpu[0-9]*"))
+	levels, _ := filepath.Glob(filepath.Join(dir, "cpu0", "cache", "index*", "level"))
 	for _, file := range levels {
 		if !says(file, level) {
 			continue
 		}
-		if b, err := os.ReadFile(filepath.Join(filepath.Dir(file), "shared_cpu_list")); err == nil {
-			sharers[string(b)] = true
+		b, err := os.ReadFile(filepath.Join(filepath.Dir(file), "shared_cpu_map"))
+		if err != nil {
+			continue
+		}
+		sharers := 0
+		for _, digit := range string(b) { // hexadecimal, with commas between groups
+			n, _ := strconv.ParseUint(string(digit), 16, 4)
+			sharers += bits.OnesCount64(n)
+		}
+		if sharers > 0 {
+			return (len(cpus) + sharers - 1) / sharers
 		}
 	}
-	return len(sharers)
+	return 0
 }
 
 // says reports whether a file has the number of a level.

@@ -3,6 +3,7 @@ package machine
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -28,22 +29,33 @@ func TestCache(t *testing.T) {
 	}
 }
 
-// TestShares: caches are counted once, by the CPUs that share them.
-func TestShares(t *testing.T) {
-	dir := t.TempDir()
-	require.Zero(t, shares(dir, 3))
-	for name, text := range map[string]string{
-		"cpu0/cache/index2/level": "2\n", "cpu0/cache/index2/shared_cpu_list": "0\n",
-		"cpu0/cache/index3/level": "3\n", "cpu0/cache/index3/shared_cpu_list": "0-1\n",
-		"cpu1/cache/index2/level": "2\n", "cpu1/cache/index2/shared_cpu_list": "1\n",
-		"cpu1/cache/index3/level": "3\n", "cpu1/cache/index3/shared_cpu_list": "0-1\n",
-		"cpu10/cache/index3/level": "3\n", "cpu10/cache/index3/shared_cpu_list": "2,10\n",
-		"cpu11/cache/index3/level":   "3\n", // without the list
-		"cpufreq/cache/index3/level": "3\n", "cpufreq/cache/index3/shared_cpu_list": "all\n",
+// TestCaches: there are as many caches as groups of CPUs that share one.
+func TestCaches(t *testing.T) {
+	for _, c := range []struct {
+		cpus    int
+		sharers string
+		want    int
+	}{
+		{2, "3\n", 1}, {16, "00ff\n", 2}, {96, "00000000,00000000,0000003f\n", 16}, {64, "ffff0000,0000ffff\n", 2}, {3, "3\n", 2},
+		{4, "0\n", 0}, {4, "\n", 0}, {4, "", 0},
 	} {
-		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755))
-		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
+		dir := t.TempDir()
+		require.Zero(t, caches(dir, 3))
+		for i := range c.cpus {
+			require.NoError(t, os.MkdirAll(filepath.Join(dir, "cpu"+strconv.Itoa(i), "cache", "index3"), 0o755))
+		}
+		require.NoError(t, os.Mkdir(filepath.Join(dir, "cpufreq"), 0o755))
+		write := func(name, text string) {
+			require.NoError(t, os.MkdirAll(filepath.Join(dir, "cpu0/cache", filepath.Dir(name)), 0o755))
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "cpu0/cache", name), []byte(text), 0o644))
+		}
+		write("index2/level", "2\n")
+		write("index2/shared_cpu_map", "1\n")
+		write("index3/level", "3\n")
+		if c.sharers != "" {
+			write("index3/shared_cpu_map", c.sharers)
+		}
+		require.Equal(t, c.want, caches(dir, 3), "%d CPUs, %q", c.cpus, c.sharers)
+		require.Equal(t, c.cpus, caches(dir, 2))
 	}
-	require.Equal(t, 2, shares(dir, 3))
-	require.Equal(t, 2, shares(dir, 2))
 }

@@ -422,7 +422,7 @@ func (o *Op) copyOut(dst, src []byte) {
 // passes says whether what all members give and get is twice what the caches of the host have.
 func (o *Op) passes() bool {
 	n := o.memory()
-	return lastCache() > 0 && n >= 2*lastCache() && n >= 2*lastCaches()
+	return layout.Past && lastCache() > 0 && n >= 2*lastCache() && n >= 2*lastCaches()
 }
 
 // memory is about how many bytes all members give and get.
