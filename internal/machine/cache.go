@@ -26,17 +26,9 @@ const cpu0 = "/sys/devices/system/cpu/cpu0/cache"
 // caches is how many caches of a level the CPUs have together, from how many of them share that of the first.
 func caches(dir string, level int) int {
 	cpus, _ := filepath.Glob(filepath.Join(dir, "cpu[0-9]*"))
-	levels, _ := filepath.Glob(filepath.Join(dir, "cpu0", "cache", "index*", "level"))
-	for _, file := range levels {
-		if !says(file, level) {
-			continue
-		}
-		b, err := os.ReadFile(filepath.Join(filepath.Dir(file), "shared_cpu_map"))
-		if err != nil {
-			continue
-		}
+	for _, set := range ofLevel(filepath.Join(dir, "cpu0", "cache"), level, "shared_cpu_map") {
 		sharers := 0
-		for _, digit := range string(b) { // hexadecimal, with commas between groups
+		for _, digit := range set { // hexadecimal, with commas between groups
 			n, _ := strconv.ParseUint(string(digit), 16, 4)
 			sharers += bits.OnesCount64(n)
 		}
@@ -45,12 +37,6 @@ func caches(dir string, level int) int {
 		}
 	}
 	return 0
-}
-
-// says reports whether a file has the number of a level.
-func says(file string, level int) bool {
-	b, err := os.ReadFile(file)
-	return err == nil && strings.TrimSpace(string(b)) == strconv.Itoa(level)
 }
 
 // Bounds of Ring.
@@ -66,22 +52,28 @@ func ringFor(cache int) int {
 	return min(max(1<<bits.Len(uint(cache-1)), RingLeast), RingMost)
 }
 
-// cacheIn reads the size in bytes of the cache of a level among those of a CPU, 0 if it is not there
-// (Linux, Documentation/ABI/testing/sysfs-devices-system-cpu).
+// cacheIn reads the size in bytes of the cache of a level among those of a CPU, 0 if it is not there.
 func cacheIn(dir string, level int) int {
-	levels, _ := filepath.Glob(filepath.Join(dir, "index*", "level"))
-	for _, file := range levels {
-		if !says(file, level) {
-			continue
-		}
-		b, err := os.ReadFile(filepath.Join(filepath.Dir(file), "size"))
-		if err != nil {
-			continue
-		}
-		kib, ok := strings.CutSuffix(strings.TrimSpace(string(b)), "K")
+	for _, size := range ofLevel(dir, level, "size") {
+		kib, ok := strings.CutSuffix(size, "K")
 		if n, err := strconv.ParseUint(kib, 10, 32); ok && err == nil {
 			return int(n) << 10
 		}
 	}
 	return 0
+}
+
+// ofLevel reads the files of a name of the caches of a level among those of a CPU
+// (Linux, Documentation/ABI/testing/sysfs-devices-system-cpu).
+func ofLevel(dir string, level int, name string) (texts []string) {
+	levels, _ := filepath.Glob(filepath.Join(dir, "index*", "level"))
+	for _, file := range levels {
+		if b, err := os.ReadFile(file); err != nil || strings.TrimSpace(string(b)) != strconv.Itoa(level) {
+			continue
+		}
+		if b, err := os.ReadFile(filepath.Join(filepath.Dir(file), name)); err == nil {
+			texts = append(texts, strings.TrimSpace(string(b)))
+		}
+	}
+	return texts
 }
