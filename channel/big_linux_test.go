@@ -52,3 +52,43 @@ func TestBeyond4GiB(t *testing.T) {
 		})
 	}
 }
+
+// TestCallsBeyond4GiB: as much at once, by calls that nothing is declared for, and by a collective.
+func TestCallsBeyond4GiB(t *testing.T) {
+	need.Long(t)
+	need.Memory(t, 6)
+	for _, c := range []struct {
+		name, provider string
+		do             func(ctx context.Context, n *Node, b []byte) error
+	}{
+		{"once, shm", "shm", sendsOnce},
+		{"once, tcp", "tcp", sendsOnce},
+		{"broadcast, shm", "shm", broadcasts},
+		{"broadcast, tcp", "tcp", broadcasts},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			nodes := join(t, 2, WithProviders(c.provider))
+			ctx, cancel := context.WithTimeout(t.Context(), 5*limit)
+			defer cancel()
+			message, period := vast.Source(t)
+			dst := vast.Sink(t)
+			each(t, 2, func(rank int) error { return c.do(ctx, nodes[rank], [][]byte{message, dst}[rank]) })
+			vast.Check(t, dst, period)
+		})
+	}
+}
+
+func sendsOnce(ctx context.Context, n *Node, b []byte) error {
+	if n.Rank() == 0 {
+		return n.Send(ctx, b, 1)
+	}
+	return n.Recv(ctx, b, 0)
+}
+
+func broadcasts(ctx context.Context, n *Node, b []byte) error {
+	g, err := n.World(ctx)
+	if err != nil {
+		return err
+	}
+	return g.Run(ctx, Broadcast(b, 0))
+}

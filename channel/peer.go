@@ -186,6 +186,7 @@ func (p *peer) fail(err error) {
 	conn := p.conn
 	p.mu.Unlock()
 	if conn != nil {
+		conn.(interface{ CloseWrite() error }).CloseWrite() // a copy of this process (fork) may have it open
 		conn.Close()
 	}
 }

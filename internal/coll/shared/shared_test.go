@@ -255,6 +255,40 @@ func TestAgainstSerial(t *testing.T) {
 	}
 }
 
+// Each member reduces its share of a long vector: no more bytes than the vector has, among any number of members.
+func TestWork(t *testing.T) {
+	r := rand.New(rand.NewPCG(71, 72))
+	for _, size := range []int{2, 3, 8, 16} {
+		for _, reachable := range []bool{true, false} {
+			h := newHeap(size, Flat, reachable)
+			for _, kind := range []coll.Kind{coll.Reduce, coll.Allreduce, coll.ReduceScatter, coll.Scan, coll.Exscan} {
+				n := 9*DataSize/elem + 5
+				if kind == coll.ReduceScatter {
+					n /= size
+				}
+				j := serial(r, kind, size, n, 0, false, false)
+				reduced, ops := make([]int, size), make([]*Op, size)
+				for i := range ops {
+					c := &j.calls[i]
+					combine := c.Combine
+					c.Combine = func(dst, a, b []byte) {
+						reduced[i] += len(dst)
+						combine(dst, a, b)
+					}
+					ops[i] = new(Op)
+					h.teams[i].Enqueue(ops[i], c)
+					ops[i].Release()
+				}
+				require.NoError(t, h.drive(r, ops))
+				j.check(t, kind.String())
+				for i, c := range j.calls {
+					require.LessOrEqual(t, reduced[i], len(c.Src)+len(c.Src)/50, "%v among %d, reachable %v: member %d", kind, size, reachable, i)
+				}
+			}
+		}
+	}
+}
+
 // Where the memory of one side is enough, nothing is staged.
 func TestWays(t *testing.T) {
 	r := rand.New(rand.NewPCG(23, 24))
