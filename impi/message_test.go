@@ -64,23 +64,28 @@ func TestWays(t *testing.T) {
 			rng := rand.New(rand.NewPCG(12, uint64(way)))
 			for i := range 60 {
 				n := 1 + rng.IntN(1<<(14+rng.IntN(8)))
-				msg, got, room := pattern(n, uint64(i)), make([]byte, n), n
+				room := n
 				if i%5 == 0 {
 					room = rng.IntN(n)
 				}
-				from, to := [][]byte{msg}, [][]byte{got[:room]}
+				from, to := contiguous(n), contiguous(room)
 				if i%3 == 0 {
-					from, to = cutUp(rng, msg), cutUp(rng, got[:room])
+					from, to = scatter(rng, n), scatter(rng, room)
+				}
+				src, dst := random(from.size, rng), random(to.size, rng)
+				want, msg := bytes.Clone(dst), bytes.Join(from.in(src), nil)
+				for _, b := range to.in(want) {
+					msg = msg[copy(b, msg):]
 				}
 				both(t,
 					func() error {
-						q, err := w[0].IsendVec(from, 1, 5)
+						q, err := w[0].IsendVec(from.in(src), 1, 5)
 						require.NoError(t, err)
 						_, err = q.Wait(within(t))
 						return err
 					},
 					func() error {
-						q, err := w[1].IrecvVec(to, 0, 5)
+						q, err := w[1].IrecvVec(to.in(dst), 0, 5)
 						require.NoError(t, err)
 						_, err = q.Wait(within(t))
 						if room < n {
@@ -89,19 +94,39 @@ func TestWays(t *testing.T) {
 						}
 						return err
 					})
-				require.Equal(t, msg[:room], got[:room])
-				require.Equal(t, make([]byte, n-room), got[room:])
+				require.True(t, bytes.Equal(want, dst), "%d bytes of %d, in %d pieces to %d", room, n, len(from.pieces), len(to.pieces))
 			}
 		})
 	}
 }
 
-// cutUp cuts memory into pieces.
-func cutUp(rng *rand.Rand, b []byte) (list [][]byte) {
-	for len(b) > 0 {
-		n := 1 + rng.IntN(len(b))
-		list = append(list, b[:n])
-		b = b[n:]
+// scattered is where in memory of some size the bytes of a message are.
+type scattered struct {
+	size   int
+	pieces [][2]int // begins and ends
+}
+
+func contiguous(n int) scattered { return scattered{n, [][2]int{{0, n}}} }
+
+// scatter draws pieces of n bytes in all, which lie in any order, with gaps.
+func scatter(rng *rand.Rand, n int) (s scattered) {
+	for n > 0 {
+		k := 1 + rng.IntN(n)
+		s.pieces = append(s.pieces, [2]int{0, k})
+		n -= k
+	}
+	for _, i := range rng.Perm(len(s.pieces)) {
+		at := s.size + rng.IntN(100)
+		s.size = at + s.pieces[i][1]
+		s.pieces[i] = [2]int{at, s.size}
+	}
+	return s
+}
+
+// in returns the pieces in such memory.
+func (s scattered) in(b []byte) (list [][]byte) {
+	for _, p := range s.pieces {
+		list = append(list, b[p[0]:p[1]])
 	}
 	return list
 }
