@@ -419,6 +419,7 @@ func (h *Handle) lift() {
 	p := h.peer()
 	p.mu.Lock()
 	delete(p.handles, h)
+	h.bindErr.Store(nil)
 	h.shape = layout.Shape{}
 	h.release()
 	if p.rank == h.node.rank { // which would keep the memory alive

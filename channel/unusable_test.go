@@ -247,3 +247,42 @@ func TestTooManyRegions(t *testing.T) {
 	}
 	require.Equal(t, count-room, failed)
 }
+
+// TestOnceUnusable: memory of a message used once that cannot be registered fails that message, and no later one.
+func TestOnceUnusable(t *testing.T) {
+	nodes := join(t, 3, WithProviders("tcp"))
+	a, b := nodes[0], nodes[1]
+	first, _ := send(t, a, 2, 8)
+	got, _ := receive(t, nodes[2], 0, 8)
+	pass(t, first, got, got) // the device is open
+	pd := (*a.engines.Load())[0].pd
+	for {
+		mr, err := pd.RegMR(make([]byte, 1), verbs.AccessLocalWrite)
+		if err != nil {
+			require.ErrorIs(t, err, verbs.ErrNoMemory)
+			break
+		}
+		defer mr.Close()
+	}
+	p := peerOf(t, a, 1)
+	p.state.Store(peerConnecting) // so that the wire-up is when the message has been started
+	sent := make(chan error, 1)
+	go func() { sent <- a.Send(within(t), make([]byte, 20_000), 1) }()
+	eventually(t, func() bool {
+		s := p.sending(0)
+		if s == nil {
+			return false
+		}
+		s.lock.Lock()
+		defer s.lock.Unlock()
+		return len(s.pending) == 1
+	})
+	p.state.Store(peerIdle)
+	p.connect()
+	require.ErrorIs(t, b.Recv(within(t), make([]byte, 20_000), 0), ErrLength)
+	require.ErrorIs(t, <-sent, verbs.ErrNoMemory)
+	in := make([]byte, 1)
+	require.NoError(t, a.Send(within(t), []byte{7}, 1))
+	require.NoError(t, b.Recv(within(t), in, 0))
+	require.EqualValues(t, 7, in[0])
+}
