@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"runtime"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-hpc/sluice/internal/test/need"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 	"github.com/sluice-hpc/sluice/verbs/verbstest"
 )
 
@@ -269,4 +271,30 @@ func multiple(t testing.TB, n *Node, peer, size int, opts ...DeclareOption) (*Ha
 	m, err := n.Multiple(r, s)
 	require.NoError(t, err)
 	return m, b
+}
+
+// TestClosedWhileConnecting: a rank that closes its node while another one ends the connection that they are making
+// does not take that one for dead, since it does not wait for what the rendezvous may say.
+func TestClosedWhileConnecting(t *testing.T) {
+	for _, connected := range []bool{true, false} {
+		n := join(t, 2)[0]
+		p, err := n.peer(1)
+		require.NoError(t, err)
+		l := ranks.Listen(t)
+		conn := ranks.Dial(t, l.Addr().String())
+		far, err := l.Accept()
+		require.NoError(t, err)
+		require.NoError(t, far.Close())
+		n.closing.Store(true)
+		n.shut(ErrClosed)
+		if connected {
+			require.True(t, p.take(conn))
+			p.serve(conn)
+			require.ErrorIs(t, *p.err.Load(), ErrClosed)
+			require.NotErrorIs(t, *p.err.Load(), ErrPeerDied)
+		} else {
+			require.NoError(t, conn.Close())
+			require.ErrorIs(t, p.whyNot(io.EOF), ErrClosed)
+		}
+	}
 }

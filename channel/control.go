@@ -163,7 +163,7 @@ func (e *unmetError) Error() string { return e.text }
 func (e *unmetError) Unwrap() error { return e.error }
 
 // became asks the rendezvous what has become of a peer that has just ended a connection, for as long as a
-// goodbye takes, or until stop is closed, or this rank leaves too. nil: nothing is known.
+// goodbye takes, or until stop is closed, or this rank leaves too, which is ErrClosed then. nil: nothing is known.
 func (p *peer) became(stop <-chan struct{}) error {
 	soon, cancel := wait.Patience(p.node.open, goodbyeTime)
 	defer cancel()
@@ -182,6 +182,9 @@ func (p *peer) became(stop <-chan struct{}) error {
 		case <-p.node.job.Done():
 		case <-soon.Done():
 		case <-stop:
+		}
+		if p.node.closing.Load() {
+			return ErrClosed
 		}
 		return nil
 	}
@@ -286,7 +289,7 @@ func (p *peer) serve(conn net.Conn) {
 	leaving := p.bye
 	p.mu.Unlock()
 	switch {
-	case n.life.Err() != nil || leaving:
+	case n.life.Err() != nil || leaving || errors.Is(err, ErrClosed):
 		err = ErrClosed
 	case errors.Is(err, errBye):
 		err = ErrPeerLeft
