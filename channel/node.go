@@ -96,6 +96,7 @@ type Node struct {
 	handles     map[*Handle]struct{}
 	onces       map[*Handle]struct{}      // of them, those for messages used once
 	oncesUsed   int                       // so many of these may be in use
+	sparing     sync.Mutex                // held by closeSpares
 	calling     map[*pendingCall]struct{} // for reports
 	multiples   map[*Handle]struct{}
 	starving    []*sendStream

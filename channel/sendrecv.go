@@ -268,20 +268,26 @@ func (n *Node) newSpare(kind handleKind, rank int, stream uint32) (*Handle, erro
 
 // closeSpares closes a quarter of the handles for messages used once, or as many as are too many: the idle ones
 // that have not been used for longest. If most are in use, it is not tried again before there are twice as many,
-// or in the next second.
+// or in the next second. One of the goroutines that find too many at the same time does so.
 func (n *Node) closeSpares() {
+	if !n.sparing.TryLock() {
+		return
+	}
+	defer n.sparing.Unlock()
 	type spare struct {
 		h    *Handle
 		used uint32
 	}
 	var list []spare
 	n.mu.Lock()
-	for h := range n.onces {
-		list = append(list, spare{h, atomic.LoadUint32(&h.began)})
+	if len(n.onces) > max(sparesMost, n.oncesUsed) {
+		for h := range n.onces {
+			list = append(list, spare{h, atomic.LoadUint32(&h.began)})
+		}
 	}
 	n.mu.Unlock()
 	left := len(list)
-	if left <= sparesMost {
+	if left == 0 {
 		return
 	}
 	slices.SortFunc(list, func(a, b spare) int { return cmp.Or(cmp.Compare(a.used, b.used), cmp.Compare(a.h.id, b.h.id)) })

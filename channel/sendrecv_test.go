@@ -324,3 +324,15 @@ func TestSparesBounded(t *testing.T) {
 		require.EqualValues(t, 7, late[0])
 	})
 }
+
+// TestSparesInUse: handles for messages used once of which too many are in use are not looked through by each call
+// that needs one more, of which there may be as many.
+func TestSparesInUse(t *testing.T) {
+	n := join(t, 1)[0]
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range sparesMost + 1 {
+		require.ErrorIs(t, n.Recv(over, make([]byte, 8), 0), context.Canceled) // it goes on
+	}
+	require.Zero(t, testing.AllocsPerRun(10, n.closeSpares))
+}
