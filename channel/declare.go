@@ -345,7 +345,8 @@ func (h *Handle) peer() *peer {
 
 // Rebase moves the layout of an idle handle to other memory (QMP_change_address). It
 // takes one slice for each distinct slice of the layout, in the order in which the
-// layout first uses them; each must be long enough for the layout.
+// layout first uses them; each must be long enough for the layout. A layout of no bytes
+// takes any: its memory is never used.
 func (h *Handle) Rebase(bases ...[]byte) error {
 	if h.kind == kindMultiple {
 		return h.errorf("rebase", fmt.Errorf("%w: a multiple has no layout", ErrInvalid))
@@ -358,6 +359,9 @@ func (h *Handle) Rebase(bases ...[]byte) error {
 	}
 	defer h.node.calls.Done()
 	if n := len(h.flat); len(bases) == 1 && n > 0 && n <= len(bases[0]) && len(h.shape.Parts()[0].Base) == n && h.refit(layout.Flat(bases[0][:n])) {
+		return nil
+	}
+	if h.shape.Len() == 0 {
 		return nil
 	}
 	if old, _ := h.shape.Bases(); len(bases) != len(old) {

@@ -35,7 +35,7 @@ func (n *Node) exchange(ctx context.Context, data []byte) ([][]byte, error) {
 	if err == nil {
 		return all, nil
 	}
-	abort := (*boot.AbortError)(nil)
+	abort, of := (*boot.AbortError)(nil), (*boot.RankError)(nil)
 	switch {
 	case errors.As(err, &abort):
 		err = fmt.Errorf("%w: %w", ErrAborted, err)
@@ -44,5 +44,20 @@ func (n *Node) exchange(ctx context.Context, data []byte) ([][]byte, error) {
 	case errors.Is(err, boot.ErrTooLarge):
 		err = fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
-	return nil, nodeError("exchange", err)
+	e := &Error{Op: "exchange", Rank: -1, Stream: -1, Err: named(err)}
+	if errors.As(err, &of) {
+		e.Rank = of.Rank
+	}
+	return nil, e
+}
+
+// named is what the rendezvous says of a rank, by an error of this package if that rank is gone.
+func named(err error) error {
+	switch {
+	case errors.Is(err, boot.ErrLeft):
+		return fmt.Errorf("%w: %w", ErrPeerLeft, err)
+	case errors.Is(err, boot.ErrDied):
+		return fmt.Errorf("%w: %w", ErrPeerDied, err)
+	}
+	return err
 }

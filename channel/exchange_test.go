@@ -33,6 +33,12 @@ func TestExchange(t *testing.T) {
 	require.Equal(t, "exchange", e.Op)
 	require.ErrorIs(t, err, ErrInvalid)
 
+	require.NoError(t, nodes[1].Close())
+	_, err = nodes[0].Exchange(within(t), nil)
+	require.ErrorIs(t, err, ErrPeerLeft)
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, 1, e.Rank)
+
 	alone := join(t, 1)[0]
 	all, err := alone.Exchange(within(t), []byte("mine"))
 	require.NoError(t, err)

@@ -327,6 +327,12 @@ func TestRebase(t *testing.T) {
 				require.NoError(t, r.Close())
 			}
 		}
+		s, r := declareBoth(t, a, b, Contiguous(nil), Contiguous([]byte{}))
+		require.NoError(t, errors.Join(s.Rebase(make([]byte, 0, 8)), r.Rebase(nil), r.Rebase(make([]byte, 8)), r.Rebase()))
+		require.NoError(t, s.Start())
+		require.NoError(t, r.Run(within(t)))
+		require.NoError(t, s.WaitContext(within(t)))
+		require.NoError(t, errors.Join(s.Close(), r.Close()))
 	})
 }
 

@@ -382,7 +382,7 @@ func (n *Node) gone(ctx context.Context, rank int) error {
 	case gone == nil:
 		return nil
 	case errors.Is(gone, boot.ErrLeft):
-		return fmt.Errorf("%w: %w", ErrPeerLeft, gone)
+		return named(gone)
 	case errors.Is(gone, boot.ErrUnknown):
 		return fmt.Errorf("%w: rank %d: %w", ErrUnreachable, rank, gone)
 	default:
