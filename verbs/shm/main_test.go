@@ -56,14 +56,15 @@ func TestConformanceWithoutCMA(t *testing.T) {
 }
 
 // again runs groups of the suite in a process of its own with a variable set, with -short. For
-// long tests it runs all groups, without, but no long ones.
+// long tests it runs all groups, without, but no long ones. It states no needs: what these tests lack
+// there, they have in this process.
 func again(t *testing.T, variable, tests, groups string) {
 	t.Helper()
 	pattern, flags := tests+"/^("+groups+")$", []string{"-test.short"}
 	if need.WantLong() {
 		pattern, flags = tests, nil
 	}
-	require.Contains(t, ranks.Again(t, pattern, []string{variable + "=1", need.LongVariable + "="}, flags...), "--- PASS: TestConformance ")
+	require.Contains(t, ranks.Again(t, pattern, []string{variable + "=1", need.LongVariable + "=", need.LogVariable + "="}, flags...), "--- PASS: TestConformance ")
 }
 
 // envByBoard makes this process use boards even for CQs with a single QP.
