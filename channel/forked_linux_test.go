@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net"
 	"os"
-	"path/filepath"
 	"strconv"
 	"syscall"
 	"testing"
@@ -22,8 +21,7 @@ func init() {
 }
 
 // forked exchanges faces, and carries out collectives, while copies of this process share its pages: what it
-// writes next goes to other ones. Some copies outlive the node, and the connections that they have open keep it
-// from nothing.
+// writes next goes to other ones. Some copies outlive the node, until the launcher ends what is left of the rank.
 func forked(ctx context.Context, n *Node, args []string) error {
 	var copies []int
 	copying := func(round int) {
@@ -42,35 +40,15 @@ func forked(ctx context.Context, n *Node, args []string) error {
 	if err == nil {
 		err = collecting(ctx, n)
 	}
-	for _, pid := range copies {
-		err = errors.Join(err, leaveCopy(args[1], pid))
-	}
 	return errors.Join(err, n.Close())
-}
-
-// leaveCopy leaves a copy of this process to killCopies.
-func leaveCopy(folder string, pid int) error {
-	return os.WriteFile(filepath.Join(folder, strconv.Itoa(pid)), nil, 0o600)
-}
-
-// killCopies kills the copies that a job has left, when it is over.
-func killCopies(t *testing.T, folder string, want int) {
-	files, err := os.ReadDir(folder)
-	require.NoError(t, err)
-	require.Len(t, files, want)
-	for _, f := range files {
-		require.NoError(t, syscall.Kill(number(f.Name()), syscall.SIGKILL))
-	}
 }
 
 // TestForked: memory of messages that are declared stays theirs when C of the program calls fork(2).
 func TestForked(t *testing.T) {
 	processes(t, func(t *testing.T, provider string, run runner) {
 		rounds := need.ByForm(6, 12, 60)
-		folder := t.TempDir()
-		r, out := run(t, 3, "forked", strconv.Itoa(rounds), folder)
+		r, out := run(t, 3, "forked", strconv.Itoa(rounds))
 		require.Zero(t, r.ExitStatus(), out)
-		killCopies(t, folder, 2*3)
 	})
 }
 
@@ -78,9 +56,7 @@ func TestForked(t *testing.T) {
 func forkedDeath(ctx context.Context, n *Node, args []string) error {
 	err := halo(ctx, n, 1_000_000, hooks{before: func(round int) {
 		if n.Rank() == 1 && round == 5 {
-			if err := leaveCopy(args[0], Must(ranks.Fork())); err != nil {
-				panic(err)
-			}
+			Must(ranks.Fork())
 			syscall.Kill(os.Getpid(), syscall.SIGKILL)
 			select {}
 		}
@@ -95,10 +71,8 @@ func forkedDeath(ctx context.Context, n *Node, args []string) error {
 // TestForkedDeath: a process has ended when it is killed, though a copy of it has its connections open.
 func TestForkedDeath(t *testing.T) {
 	processes(t, func(t *testing.T, provider string, run runner) {
-		folder := t.TempDir()
-		r, out := run(t, 2, "forked-death", folder)
+		r, out := run(t, 2, "forked-death")
 		require.Equal(t, []int{0, 137}, r.Status, out)
-		killCopies(t, folder, 1)
 	})
 }
 
