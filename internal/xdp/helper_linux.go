@@ -44,10 +44,29 @@ type Helper struct {
 // meantime wait for it, without the lock.
 type shared struct {
 	uid    uint32
-	users  int           // connections that have a seat, or are about to get one
-	opened chan struct{} // closed when the rest is set
+	users  map[*net.UnixConn]struct{} // connections that have a seat, or are about to get one
+	closed chan struct{}              // closed when there are none any more
+	opened chan struct{}              // closed when the rest is set
 	port   *Port
 	err    error
+}
+
+// left says whether the connections of all users have ended, which Serve may have yet to see.
+func (s *shared) left() bool {
+	for c := range s.users {
+		raw, err := c.SyscallConn()
+		if err != nil {
+			continue
+		}
+		var n int
+		e := raw.Control(func(fd uintptr) {
+			n, _, err = unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		})
+		if e == nil && (n > 0 || errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR)) {
+			return false
+		}
+	}
+	return true
 }
 
 // again is the pause after accept has failed.
@@ -121,7 +140,7 @@ func (h *Helper) serve(c *net.UnixConn) error {
 	if err != nil {
 		return nil // a probe connects and sends nothing
 	}
-	g, leave, err := h.join(creds, q.Interface, fds[0])
+	g, leave, err := h.join(c, creds, q.Interface, fds[0])
 	c.SetDeadline(time.Now().Add(patience)) // opening a port takes its own time
 	unix.Close(fds[0])
 	if err != nil {
@@ -141,8 +160,8 @@ func (h *Helper) serve(c *net.UnixConn) error {
 	return nil
 }
 
-// join returns a seat, and a function that takes it back.
-func (h *Helper) join(creds credentials, netdev string, udp int) (*Grant, func(), error) {
+// join returns a seat for the user of a connection, and a function that takes it back.
+func (h *Helper) join(c *net.UnixConn, creds credentials, netdev string, udp int) (*Grant, func(), error) {
 	if creds.uid != 0 && !slices.Contains(creds.groups, uint32(h.Group)) {
 		return nil, nil, fmt.Errorf("%w: the process is not in group %d", ErrForbidden, h.Group)
 	}
@@ -152,7 +171,7 @@ func (h *Helper) join(creds credentials, netdev string, udp int) (*Grant, func()
 	if err := here(udp); err != nil {
 		return nil, nil, err
 	}
-	s, err := h.enter(creds, netdev)
+	s, err := h.enter(c, creds.uid, netdev)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -163,41 +182,47 @@ func (h *Helper) join(creds credentials, netdev string, udp int) (*Grant, func()
 		return nil
 	})
 	if err != nil {
-		h.exit(s, netdev)
+		h.exit(c, s, netdev)
 		return nil, nil, err
 	}
 	return g, func() {
 		s.port.Leave(g.Number)
-		h.exit(s, netdev)
+		h.exit(c, s, netdev)
 	}, nil
 }
 
 // enter adds a user to the interface's port, which it opens if it is not open yet. All
-// connections that wait for that get the same result.
-func (h *Helper) enter(creds credentials, netdev string) (*shared, error) {
+// connections that wait for that get the same result. One of another user waits for those that have ended.
+func (h *Helper) enter(c *net.UnixConn, uid uint32, netdev string) (*shared, error) {
 	h.mu.Lock()
 	s := h.ports[netdev]
+	for s != nil && s.uid != uid {
+		left := s.left()
+		h.mu.Unlock()
+		if !left {
+			return nil, fmt.Errorf("%w: another user is using interface %s", ErrForbidden, netdev)
+		}
+		<-s.closed
+		h.mu.Lock()
+		s = h.ports[netdev]
+	}
 	first := s == nil
 	if first {
-		s = &shared{uid: creds.uid, opened: make(chan struct{})}
+		s = &shared{uid: uid, users: map[*net.UnixConn]struct{}{}, closed: make(chan struct{}), opened: make(chan struct{})}
 		h.ports[netdev] = s
 	}
-	if s.uid != creds.uid {
-		h.mu.Unlock()
-		return nil, fmt.Errorf("%w: another user is using interface %s", ErrForbidden, netdev)
-	}
-	s.users++
+	s.users[c] = struct{}{}
 	h.mu.Unlock()
 	if first {
 		s.port, s.err = h.open(netdev)
 		if s.err == nil {
-			h.Log.Info("attached", "interface", netdev, "user", creds.uid)
+			h.Log.Info("attached", "interface", netdev, "user", uid)
 		}
 		close(s.opened)
 	}
 	<-s.opened
 	if s.err != nil {
-		h.exit(s, netdev)
+		h.exit(c, s, netdev)
 		return nil, s.err
 	}
 	return s, nil
@@ -216,10 +241,10 @@ func (h *Helper) open(netdev string) (*Port, error) {
 }
 
 // exit undoes enter. The last user's closes the port.
-func (h *Helper) exit(s *shared, netdev string) {
+func (h *Helper) exit(c *net.UnixConn, s *shared, netdev string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if s.users--; s.users > 0 {
+	if delete(s.users, c); len(s.users) > 0 {
 		return
 	}
 	delete(h.ports, netdev)
@@ -227,6 +252,7 @@ func (h *Helper) exit(s *shared, netdev string) {
 		s.port.Close()
 		h.Log.Info("detached", "interface", netdev)
 	}
+	close(s.closed)
 }
 
 // credentials of a process.

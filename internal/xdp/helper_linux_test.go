@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -145,5 +147,36 @@ func FuzzRequests(f *testing.F) {
 		require.NoError(t, err)
 		unix.Close(again)
 		require.Equal(t, free, again, "the lowest descriptor that is free")
+	})
+}
+
+// TestUserAfterUser: a user that comes after another has left, which the helper may have yet to see, waits for that.
+// It is refused while the other is there.
+func TestUserAfterUser(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+		require.NoError(t, err)
+		near, far := os.NewFile(uintptr(fds[0]), "near"), os.NewFile(uintptr(fds[1]), "far")
+		conn, err := net.FileConn(near)
+		require.NoError(t, errors.Join(err, near.Close()))
+		first := conn.(*net.UnixConn)
+		defer first.Close()
+
+		const netdev = "no such device"
+		s := &shared{uid: 1, users: map[*net.UnixConn]struct{}{first: {}}, closed: make(chan struct{})}
+		h := &Helper{ports: map[string]*shared{netdev: s}}
+		second := new(net.UnixConn)
+		_, err = h.enter(second, 2, netdev)
+		require.ErrorIs(t, err, ErrForbidden)
+
+		require.NoError(t, far.Close())
+		var after error
+		go func() { _, after = h.enter(second, 2, netdev) }()
+		synctest.Wait()
+		require.NoError(t, after, "it waits")
+		h.exit(first, s, netdev)
+		synctest.Wait()
+		require.ErrorContains(t, after, "no such network interface") // it opens the port
+		require.Empty(t, h.ports)
 	})
 }
