@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -17,7 +18,7 @@ import (
 
 func init() {
 	acts["forked"] = act{do: forked}
-	acts["forked-death"] = act{do: forkedDeath}
+	acts["forked-death"] = act{do: forkedDeath, options: []Option{WithPeerTimeout(time.Second)}}
 }
 
 // forked exchanges faces, and carries out collectives, while copies of this process share its pages: what it
