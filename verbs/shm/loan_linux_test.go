@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-hpc/sluice/internal/leak"
 	memspan "github.com/sluice-hpc/sluice/internal/span"
+	"github.com/sluice-hpc/sluice/internal/test/ranks"
 	"github.com/sluice-hpc/sluice/verbs"
 )
 
@@ -45,6 +46,7 @@ func (b *side) mapped(t *testing.T, mr verbs.ProviderMR) (mem []byte) {
 		}
 		return err == nil
 	})
+	require.Zero(t, ranks.Allocs(10, 0, func() { _, _ = b.q.Map(mr.RKey(), mr.Addr(), len(mr.Bytes())) })) // collectives call it
 	return mem
 }
 

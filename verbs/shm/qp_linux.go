@@ -571,13 +571,19 @@ func (q *QP) Map(rkey uint32, addr uint64, length int) ([]byte, error) {
 
 // awaitJoin waits until a QP in RTS is connected, at most for the peer timeout.
 func (q *QP) awaitJoin() {
+	if q.settled() {
+		return
+	}
 	patience, cancel := wait.Patience(context.Background(), q.ctx.cfg.PeerTimeout)
 	defer cancel()
-	wait.Until(patience, func() bool {
-		q.Lock.Lock()
-		defer q.Unlock()
-		return q.State() != verbs.QPRTS || q.joined || q.out.inbox == noInbox
-	})
+	wait.Until(patience, q.settled)
+}
+
+// settled says whether a QP is not about to be connected.
+func (q *QP) settled() bool {
+	q.Lock.Lock()
+	defer q.Unlock()
+	return q.State() != verbs.QPRTS || q.joined || q.out.inbox == noInbox
 }
 
 // expire acts on deadlines that have passed; the engine calls it.
