@@ -195,26 +195,28 @@ func TestUnusable(t *testing.T) {
 	}
 }
 
+// fillDevice registers as many regions as a node's device takes, which it opens by a message to another node.
+func fillDevice(t *testing.T, n, other *Node) (regions []*verbs.MR) {
+	s, r := sendReceive(t, n, other, 8)
+	pass(t, s, r, r)
+	pd := (*n.engines.Load())[0].pd
+	for {
+		mr, err := pd.RegMR(make([]byte, 1), verbs.AccessLocalWrite)
+		if err != nil {
+			require.ErrorIs(t, err, verbs.ErrNoMemory)
+			return regions
+		}
+		regions = append(regions, mr)
+	}
+}
+
 // TestTooManyRegions: of more handles than a device registers, declared and started
 // before the wire-up, some fail; the others, and the peer, go on.
 func TestTooManyRegions(t *testing.T) {
 	const size, count, room = 9000, 8, 3
 	nodes := join(t, 3, WithProviders("tcp"))
 	a, b := nodes[0], nodes[1]
-	first, _ := send(t, a, 2, 8)
-	got, _ := receive(t, nodes[2], 0, 8)
-	pass(t, first, got, got) // the device is open
-	pd := (*a.engines.Load())[0].pd
-	var filler []*verbs.MR
-	for {
-		mr, err := pd.RegMR(make([]byte, 1), verbs.AccessLocalWrite)
-		if err != nil {
-			require.ErrorIs(t, err, verbs.ErrNoMemory)
-			break
-		}
-		filler = append(filler, mr)
-	}
-	for _, mr := range filler[:room] {
+	for _, mr := range fillDevice(t, a, nodes[2])[:room] {
 		require.NoError(t, mr.Close())
 	}
 
@@ -252,18 +254,7 @@ func TestTooManyRegions(t *testing.T) {
 func TestOnceUnusable(t *testing.T) {
 	nodes := join(t, 3, WithProviders("tcp"))
 	a, b := nodes[0], nodes[1]
-	first, _ := send(t, a, 2, 8)
-	got, _ := receive(t, nodes[2], 0, 8)
-	pass(t, first, got, got) // the device is open
-	pd := (*a.engines.Load())[0].pd
-	for {
-		mr, err := pd.RegMR(make([]byte, 1), verbs.AccessLocalWrite)
-		if err != nil {
-			require.ErrorIs(t, err, verbs.ErrNoMemory)
-			break
-		}
-		defer mr.Close()
-	}
+	fillDevice(t, a, nodes[2])
 	p := peerOf(t, a, 1)
 	p.state.Store(peerConnecting) // so that the wire-up is when the message has been started
 	sent := make(chan error, 1)
